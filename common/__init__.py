@@ -1,0 +1,37 @@
+"""The Transformer core that pictures and words share; it knows neither."""
+
+from common.attention import ATTENTION, MultiHeadAttention, explicit_attention, fused_attention
+from common.config import TransformerConfig
+from common.errors import UserError
+from common.feedforward import ConvFeedForward, FeedForward
+from common.kv_cache import KVCache
+from common.layernorm import LayerNorm
+from common.layers import DecoderLayer, EncoderLayer, Residual
+from common.masks import padding_mask, visible_keys
+from common.positional import GridPositions, LearnedPositions, SinusoidalPositions, sinusoidal_table
+from common.stacks import Decoder, DecoderCache, Encoder
+
+__all__ = [
+    "ATTENTION",
+    "ConvFeedForward",
+    "Decoder",
+    "DecoderCache",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "GridPositions",
+    "KVCache",
+    "LayerNorm",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "Residual",
+    "SinusoidalPositions",
+    "TransformerConfig",
+    "UserError",
+    "explicit_attention",
+    "fused_attention",
+    "padding_mask",
+    "sinusoidal_table",
+    "visible_keys",
+]

@@ -1,0 +1,6 @@
+"""The one training loop of both modalities; it knows no model and no data."""
+
+from common.training.config import TrainingConfig
+from common.training.loop import Task, train
+
+__all__ = ["Task", "TrainingConfig", "train"]

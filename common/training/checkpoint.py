@@ -1,0 +1,145 @@
+"""The two files of a run: the resume state and the weights. Both are written beside and renamed, and loading either
+never executes code."""
+
+import json
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from common.errors import UserError
+
+FORMAT = 1
+_METADATA_KEY = "patchwords"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file beside the old one and renames it: at any moment the name holds a whole file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Writes a value as indented JSON."""
+    write_atomically(path, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Writes a resume state: plain data and tensors only."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Reads a resume state on the CPU. Raises ValueError where it is not one, or of another format."""
+    if not path.is_file():
+        raise UserError(f"no resume state at {path}; start the run without --resume")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        raise UserError(f"{path} is not a resume state of this program, or is damaged ({_first_line(error)})") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise UserError(f"{path} has format {found}, this program reads format {FORMAT}; start the run anew")
+    return state
+
+
+def unique_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict with each tied tensor under its first name only."""
+    seen: set[int] = set()
+    unique = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) not in seen:
+            seen.add(id(value))
+            unique[name] = value.detach()
+    return unique
+
+
+def save_weights(path: Path, state: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Writes weights and what is needed to use them (a JSON value: kind, config, classes or tokenizer, ...)."""
+    metadata = {_METADATA_KEY: json.dumps({"format": FORMAT, **description}, ensure_ascii=False), "format": "pt"}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    write_atomically(path, safetensors.torch.save(tensors, metadata))
+
+
+def read_weights(path: Path, kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Reads a weights file: tensors by name, and the description.
+
+    Raises:
+        ValueError: no file there, not a weights file of this program, of another format or another kind.
+    """
+    if not path.is_file():
+        raise UserError(f"no weights file at {path}; a run writes best.safetensors into its folder")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a safetensors file, or is damaged ({_first_line(error)})") from None
+    if _METADATA_KEY not in metadata:
+        raise UserError(f"{path} has no description of this program; give the best.safetensors of a run")
+    description = json.loads(metadata[_METADATA_KEY])
+    if description["format"] != FORMAT:
+        raise UserError(f"{path} has format {description['format']}, this program reads format {FORMAT}")
+    if kind is not None and description["kind"] != kind:
+        raise UserError(f"{path} holds a {description['kind']} model, this command takes a {kind} model")
+    return tensors, description
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: str = "the weights") -> None:
+    """Copies tensors into the model, strictly. Raises ValueError naming the first name or shape that differs."""
+    expected = unique_state(model)
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors:
+            raise UserError(f"{origin} lack {name}, which the model has")
+        if name not in expected:
+            raise UserError(f"{origin} have {name}, which the model lacks")
+        if expected[name].shape != tensors[name].shape:
+            raise UserError(
+                f"{name} is {tuple(tensors[name].shape)} in {origin}, {tuple(expected[name].shape)} in the model"
+            )
+    with torch.no_grad():
+        for name, value in expected.items():
+            value.copy_(tensors[name])
+
+
+def first_difference(saved: Any, asked: Any, name: str = "") -> str | None:
+    """The first place where two JSON-like values differ, as "name: saved X, asked Y"; None where they are equal."""
+    if isinstance(saved, Mapping) and isinstance(asked, Mapping):
+        for key in [*saved, *(key for key in asked if key not in saved)]:
+            inner = f"{name}.{key}" if name else str(key)
+            if difference := first_difference(saved.get(key, "nothing"), asked.get(key, "nothing"), inner):
+                return difference
+        return None
+    if isinstance(saved, list | tuple) and isinstance(asked, list | tuple):
+        saved, asked = list(saved), list(asked)
+    return None if saved == asked else f"{name}: saved {_short(saved)}, asked {_short(asked)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

@@ -1,0 +1,77 @@
+"""What the commands share: presets, one-line errors, exit codes."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+
+from common.config import from_dict
+from common.errors import UserError
+from common.training.interrupt import Interrupted
+from common.training.run import read_config
+
+Options = TypeVar("Options")
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Runs a command's main function: a user's mistake is one line and exit code 2, a signal 128 + its number."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Interrupted as stopped:
+        sys.exit(stopped.exit_code)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing is left to say
+        sys.exit(1)
+
+
+def parse_options(
+    options: type[Options],
+    presets: Mapping[str, Mapping[str, Any]],
+    by_data: Mapping[str, Mapping[str, Any]],
+    arguments: Sequence[str] | None = None,
+) -> Options:
+    """Reads the command line into a dataclass that has ``data``, ``preset``, ``resume`` and ``out``.
+
+    ``--data NAME`` and ``--preset NAME`` change defaults; ``--resume --out RUN`` takes the options of the run, so that
+    nothing has to be repeated. What is written on the line always wins.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    data, preset, out = (_value(arguments, name) for name in ("--data", "--preset", "--out"))
+    default = options()
+    if preset is not None and preset not in presets:
+        raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(presets)}")
+    if "--resume" in arguments and out is not None and (saved := read_config(Path(out)).get("options")):
+        default = from_dict(options, saved)
+    else:
+        default = apply(default, by_data.get(data or "", {}))
+        if preset is not None:
+            default = apply(default, {**presets[preset], "preset": preset})
+    return tyro.cli(options, args=arguments, default=default, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def apply(options: Options, changes: Mapping[str, Any]) -> Options:
+    """A copy of a (nested) dataclass with some fields changed; a nested one takes a mapping."""
+    values = {}
+    for key, value in changes.items():
+        old = getattr(options, key)
+        values[key] = apply(old, value) if dataclasses.is_dataclass(old) and isinstance(value, Mapping) else value
+    return dataclasses.replace(options, **values)  # pyright: ignore[reportArgumentType]
+
+
+def _value(arguments: Sequence[str], option: str) -> str | None:
+    for i, argument in enumerate(arguments):
+        if argument == option and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(option + "="):
+            return argument[len(option) + 1 :]
+    return None

@@ -1,0 +1,52 @@
+"""The optimizer (timm's) and the learning rate as a pure function of the step."""
+
+import math
+from typing import Any
+
+import torch
+from timm.optim import create_optimizer_v2, list_optimizers
+from torch import nn
+
+from common.errors import UserError
+from common.training.config import TrainingConfig
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """An optimizer over the model's parameters, without weight decay on vectors and on what the model names itself.
+
+    A model may have ``no_weight_decay() -> set of parameter names`` (positions, tokens).
+
+    Raises:
+        ValueError: timm knows no such optimizer.
+    """
+    if config.optimizer not in list_optimizers():
+        raise UserError(f"unknown optimizer {config.optimizer!r}; choose one that timm.optim lists, such as adamw")
+    options: dict[str, Any] = {} if config.betas is None else {"betas": config.betas}
+    if config.optimizer in ("adam", "adamw"):
+        options["fused"] = True  # one kernel for all parameters; the same numbers
+    return create_optimizer_v2(
+        model, opt=config.optimizer, lr=config.learning_rate, weight_decay=config.weight_decay, **options
+    )
+
+
+def learning_rate(step: int, total: int, config: TrainingConfig) -> float:
+    """The learning rate of step 0 <= step < total: linear warm-up to the peak, then down.
+
+    Cosine ends just above 0 at the last step; inverse square root falls as 1 / sqrt(step) (Vaswani et al. 2017, 5.3).
+    """
+    warmup = config.warmup * total if config.warmup < 1 else config.warmup
+    done = step + 1
+    if done < warmup:
+        return config.learning_rate * done / warmup
+    if config.schedule == "constant":
+        return config.learning_rate
+    if config.schedule == "inverse_sqrt":
+        return config.learning_rate * math.sqrt(max(warmup, 1.0) / done)
+    progress = (done - warmup) / max(total - warmup + 1, 1.0)
+    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets every group's rate, times the group's own ``lr_scale`` where it has one (layer-wise decay)."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("lr_scale", 1.0)

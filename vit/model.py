@@ -1,0 +1,154 @@
+"""The Vision Transformer: patches, positions, the shared encoder, one linear classifier.
+
+Shapes: B batch, C channels, H and W pixels, P patches, T = P (+ 1 with a class token), D width, K heads' number.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from common import (
+    Encoder,
+    GridPositions,
+    LearnedPositions,
+    TransformerConfig,
+    UserError,
+    explicit_attention,
+)
+from vit.patch_embedding import PatchEmbedding, grid_size
+
+POOLINGS = ("class_token", "mean", "attention")
+POSITIONS = ("learned", "sinusoidal", "none")
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Everything a ViT is built from; it travels inside the weights file.
+
+    Raises:
+        ValueError: an unknown pooling or position, or a patch size that does not divide the image size.
+    """
+
+    n_classes: int = 10
+    image_size: tuple[int, int] = (32, 32)
+    patch_size: tuple[int, int] = (4, 4)
+    channels: int = 3
+    n_layers: int = 6
+    pooling: str = "mean"
+    positions: str = "learned"
+    layers: TransformerConfig = field(
+        default_factory=lambda: TransformerConfig(
+            d_model=192, n_heads=3, d_ff=768, dropout=0.0, activation="gelu", norm_first=True, norm_eps=1e-6
+        )
+    )
+
+    def __post_init__(self) -> None:
+        grid_size(self.image_size, self.patch_size)
+        if self.pooling not in POOLINGS:
+            raise UserError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
+        if self.positions not in POSITIONS:
+            raise UserError(f"unknown positions {self.positions!r}; choose one of {', '.join(POSITIONS)}")
+
+
+def _size(d_model: int, n_heads: int, n_layers: int, mlp: int) -> tuple[int, TransformerConfig]:
+    return n_layers, TransformerConfig(
+        d_model=d_model,
+        n_heads=n_heads,
+        d_ff=mlp * d_model,
+        dropout=0.0,
+        activation="gelu",
+        norm_first=True,
+        norm_eps=1e-6,
+    )
+
+
+# name -> (number of layers, layers)
+SIZES: dict[str, tuple[int, TransformerConfig]] = {
+    "micro": _size(64, 4, 4, 2),
+    "mini": _size(128, 4, 6, 2),
+    "tiny": _size(192, 3, 6, 4),
+    "small": _size(384, 6, 7, 4),
+    "base": _size(768, 12, 12, 4),
+}
+
+
+class ViT(nn.Module):
+    """Classifies pictures of one size (Dosovitskiy et al. 2021).
+
+    The sequence is pooled by its class token, by the mean over patches, or by attention: one learned query attends to
+    all patches (Hassani et al. 2021, "sequence pooling").
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_model = config.layers.d_model
+        height, width = grid_size(config.image_size, config.patch_size)
+        n_prefix = 1 if config.pooling == "class_token" else 0
+        self.patch_embedding = PatchEmbedding(d_model, config.patch_size, config.channels)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, d_model)) if n_prefix else None
+        self.positions: LearnedPositions | GridPositions | None = None
+        if config.positions == "learned":
+            self.positions = LearnedPositions(n_prefix + height * width, d_model)
+        elif config.positions == "sinusoidal":
+            self.positions = GridPositions(d_model, height, width, n_prefix)
+        self.dropout = nn.Dropout(config.layers.dropout)
+        self.encoder = Encoder(config.layers, config.n_layers)
+        self.pool_query = nn.Parameter(torch.zeros(1, 1, 1, d_model)) if config.pooling == "attention" else None
+        self.classifier = nn.Linear(d_model, config.n_classes)
+        nn.init.trunc_normal_(self.classifier.weight, std=0.02)
+        nn.init.zeros_(self.classifier.bias)
+        if self.class_token is not None:
+            nn.init.trunc_normal_(self.class_token, std=0.02)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pictures (B, C, H, W), normalised -> logits (B, K)."""
+        x, _ = self.encoder(self.embed(images))
+        return self.classifier(self.pool(x)[0])
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Pictures (B, C, H, W) -> what enters the encoder, (B, T, D).
+
+        Raises:
+            ValueError: the pictures have another size than the model's.
+        """
+        if tuple(images.shape[1:]) != (self.config.channels, *self.config.image_size):
+            expected = (self.config.channels, *self.config.image_size)
+            raise UserError(f"this model takes pictures of {expected}, got {tuple(images.shape[1:])}; resize them")
+        x = self.patch_embedding(images)
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.expand(x.shape[0], -1, -1), x), dim=1)
+        if self.positions is not None:
+            x = x + self.positions(x)
+        return self.dropout(x)
+
+    def pool(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, D), and how attention pooling weighs the patches, (B, T), or None."""
+        if self.config.pooling == "class_token":
+            return x[:, 0], None
+        if self.pool_query is None:
+            return x.mean(dim=1), None
+        # One head as wide as the model: query (1, 1, 1, D), keys and values (B, 1, T, D) -> (B, 1, 1, D)
+        keys = x.unsqueeze(1)
+        pooled, weights = explicit_attention(self.pool_query, keys, keys)
+        return pooled[:, 0, 0], weights[:, 0, 0]
+
+    @torch.no_grad()
+    def attention_maps(self, images: Tensor) -> list[Tensor]:
+        """Each layer's attention weights, (B, H, T, T), as the model stands (no mode is changed)."""
+        return self.encoder(self.embed(images), need_weights=True)[1]
+
+
+def multiply_adds(config: ViTConfig) -> int:
+    """Multiply-adds of one picture's forward pass: matrix products only (norms, softmax and biases left out).
+
+    Per layer T * (4 D^2 + 2 D F) for projections and feed-forward and 2 T^2 D for scores and weighted sums.
+    """
+    height, width = grid_size(config.image_size, config.patch_size)
+    patches, d_model, d_ff = height * width, config.layers.d_model, config.layers.d_ff
+    length = patches + (config.pooling == "class_token")
+    embedding = patches * config.patch_size[0] * config.patch_size[1] * config.channels * d_model
+    layer = length * (4 * d_model**2 + 2 * d_model * d_ff) + 2 * length**2 * d_model
+    pooling = 2 * length * d_model if config.pooling == "attention" else 0
+    return embedding + config.n_layers * layer + pooling + d_model * config.n_classes

@@ -1,0 +1,156 @@
+"""Picture files, found in class folders and decoded: (H, W, 3) uint8 in RGB, or one line that says why not.
+
+Shapes: N pictures, H height, W width; the last axis is red, green, blue.
+"""
+
+import os
+import sys
+import unicodedata
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from common.errors import UserError
+
+# Pixels in a raster and nothing else: Pillow would start Ghostscript for a PostScript file.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+EXTENSIONS = frozenset(ext for ext, name in Image.registered_extensions().items() if name in FORMATS)
+
+
+def split_dirs(folder: Path) -> tuple[Path, Path | None, Path | None]:
+    """The folders of the train, valid and test splits; None where a split is to be held out."""
+    train, test = folder / "train", folder / "test"
+    valid = [folder / name for name in ("val", "valid") if (folder / name).is_dir()]
+    if len(valid) == 2:
+        raise UserError(f"{folder} has both val/ and valid/: keep the one that is the validation split")
+    if not train.is_dir():
+        if valid or test.is_dir():
+            raise UserError(f"{folder} has {(valid or [test])[0].name}/ but no train/: put the training pictures there")
+        return folder, None, None
+    if not test.is_dir():
+        return train, None, valid[0] if valid else None
+    return train, valid[0] if valid else None, test
+
+
+def class_pictures(directory: Path) -> dict[str, list[Path]]:
+    """The picture files of each class folder that has any, in the order of their names."""
+    found: dict[str, list[Path]] = {}
+    for folder in sorted(directory.iterdir()):
+        if folder.name.startswith(".") or not folder.is_dir():
+            continue
+        with os.scandir(folder) as entries:
+            names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_file())
+        paths = [folder / name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS]
+        if paths:
+            # An accent may be one character here and two there: the same class all the same.
+            found.setdefault(unicodedata.normalize("NFC", folder.name), []).extend(paths)
+    if not found:
+        raise UserError(
+            f"{directory} has no class folders with pictures: "
+            f"it needs one folder per class, with files that end in {' '.join(sorted(EXTENSIONS))}"
+        )
+    return found
+
+
+def read_picture(path: str | Path, image_size: tuple[int, int]) -> np.ndarray:
+    """One picture file as (H, W, 3) uint8, upright, on white, covering image_size (H, W) and cropped at the centre.
+
+    Raises:
+        UserError: the file is missing, is no picture or is broken; names the file and the reason.
+    """
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            # A JPEG far larger than needed is decoded at 1/2, 1/4 or 1/8 of its size: same picture, less time.
+            image.draft(None, (4 * max(image_size), 4 * max(image_size)))
+            ImageOps.exif_transpose(image, in_place=True)
+            return np.array(fit(to_rgb(image), image_size))  # a copy: what Pillow hands out is read-only
+    # Any exception may come out of a decoder that is fed arbitrary bytes, and each means the same: it cannot be read.
+    except Exception as error:
+        raise UserError(f"cannot read the picture {path}: {_reason(path, error)}; replace it or remove it") from error
+
+
+def read_pictures(paths: Sequence[Path], image_size: tuple[int, int]) -> np.ndarray:
+    """All pictures in one array (N, H, W, 3) uint8, in the order of paths, decoded in parallel threads.
+
+    Raises:
+        UserError: some cannot be read; names the first and says how many.
+    """
+    images = np.empty((len(paths), *image_size, 3), dtype=np.uint8)
+
+    def read(chunk: range) -> list[str]:
+        broken = []
+        for i in chunk:
+            try:
+                images[i] = read_picture(paths[i], image_size)
+            except UserError as error:
+                broken.append(str(error))
+        return broken
+
+    # Chunks, because a task for each of many small files costs as much as decoding it.
+    chunks = [range(i, min(i + 64, len(paths))) for i in range(0, len(paths), 64)]
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="PIL")  # damaged EXIF: the pixels are whole all the same
+            done = _with_progress(pool.map(read, chunks), len(chunks))
+            broken = [line for lines in done for line in lines]
+    finally:
+        pool.shutdown(cancel_futures=True)  # or Ctrl-C would wait until the last picture is read
+    if broken:
+        raise UserError(broken[0] if len(broken) == 1 else f"{broken[0]} ({len(broken)} such pictures in all)")
+    return images
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode as RGB: transparent pixels on white, 16-bit grey scaled to 8 bits.
+
+    Raises:
+        ValueError: the pixels have no known range (floating point, or integers beyond 16 bits).
+    """
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, save it with 8 or 16 bits")
+    if image.mode.startswith("I"):  # I;16, I;16B and I: Pillow's own conversion to 8 bits would clip at 255
+        pixels = np.asarray(image).astype(np.int64)
+        if pixels.min() < 0 or pixels.max() > 65535:
+            raise ValueError("its pixels go beyond 16 bits, save it with 8 or 16 bits")
+        grey = (pixels + 128) // 257  # the nearest of 0..255: 65535 = 255 * 257
+        grey[pixels == image.info.get("transparency", -1)] = 255
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    # Before any resizing, which would mix colours hidden under full transparency into their neighbours.
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def fit(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
+    """Scales a picture until it just covers image_size (H, W) and crops the centre; that size itself is untouched."""
+    height, width = image_size
+    if image.size == (width, height):
+        return image
+    return ImageOps.fit(image, (width, height), method=Image.Resampling.BICUBIC)
+
+
+def _with_progress(steps, total: int):
+    """The same steps, with a bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        return steps
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(steps, "reading pictures", total, console=Console(stderr=True), transient=True)
+
+
+def _reason(path: str | Path, error: Exception) -> str:
+    """The reason in a few words: Pillow's own, but where that repeats the path or says little."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, UnidentifiedImageError):
+        if os.path.getsize(path) == 0:
+            return "the file is empty"
+        return f"it is none of {', '.join(FORMATS)}"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,67 @@
+"""The test set, once, at the end of a run: accuracy overall and per class, and the confusion matrix as a picture."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from common.training import distributed
+from common.training.checkpoint import write_atomically
+from vit.data import Pictures
+from vit.task import ImageClassification
+
+
+@torch.inference_mode()
+def predictions(task: ImageClassification, model: nn.Module, pictures: Pictures) -> Tensor:
+    """The class of every picture (N,), each process answering its share; model in evaluation mode."""
+    mine = torch.arange(len(pictures))[distributed.rank() :: distributed.world_size()]
+    answers = torch.empty(len(pictures), dtype=torch.int64)
+    shares = distributed.gather_objects((mine, task.logits(model.eval(), pictures, mine).argmax(dim=1)))
+    for rows, classes in shares:
+        answers[rows] = classes
+    return answers
+
+
+def test_figures(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Accuracy overall and of each class that has pictures."""
+    right = labels == predicted
+    per_class = {
+        name: right[labels == i].double().mean().item() for i, name in enumerate(classes) if (labels == i).any()
+    }
+    return {"test_accuracy": right.double().mean().item(), "test_accuracy_per_class": per_class}
+
+
+def print_per_class(per_class: dict[str, float]) -> None:
+    """A table with bars on stderr."""
+    table = Table(box=None, show_header=False)
+    for name, accuracy in per_class.items():
+        table.add_row(name, f"{accuracy:.1%}", "█" * round(40 * accuracy))
+    Console(stderr=True).print(table)
+
+
+def draw_confusion_matrix(path: Path, labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> None:
+    """Draws how often each true class (row) was taken for each class (column); numbers where they can be read."""
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+
+    counts = confusion_matrix(labels.numpy(), predicted.numpy(), labels=np.arange(len(classes)))
+    few = len(classes) <= 20
+    size = 2.5 + 0.45 * len(classes) if few else 11.0
+    figure = Figure(figsize=(size + 0.5, size), layout="constrained")
+    axes = figure.subplots()
+    display = ConfusionMatrixDisplay(counts, display_labels=list(classes) if few else None)
+    display.plot(
+        ax=axes, include_values=few, cmap="Blues", xticks_rotation="vertical", values_format="d"
+    )
+    if not few:
+        axes.set(xticks=[], yticks=[])
+    axes.set(title=f"{np.trace(counts)} of {counts.sum()} right", xlabel="predicted", ylabel="true")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,123 @@
+"""What training a ViT means to the training loop: batches of pictures, their loss, their accuracy.
+
+Shapes: B batch, H and W pixels, K classes.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.training import distributed
+from common.training.seeding import derive_seed, generator
+from vit.augment import Augment, AugmentConfig, apply_mix
+from vit.data import PictureData, Pictures
+from vit.model import ViTConfig
+
+EVALUATION_BATCH = 256
+
+
+class ImageClassification:
+    """Batches of a picture set, pure functions of (seed, step), for ``common.training.train``."""
+
+    metric = "val_accuracy"
+    unit = "images"
+
+    def __init__(
+        self,
+        data: PictureData,
+        config: ViTConfig,
+        augment: AugmentConfig,
+        *,
+        batch_size: int,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        self.data, self.augment = data, augment
+        self.batch_size, self.label_smoothing, self.seed = batch_size, label_smoothing, seed
+        self.images = data.train.images.to(device or "cpu")  # on a GPU batches are made there
+        self.labels = data.train.labels.to(self.images.device)
+        self.mean = torch.tensor(data.mean, device=self.images.device).view(1, 3, 1, 1)
+        self.std = torch.tensor(data.std, device=self.images.device).view(1, 3, 1, 1)
+        self.steps_per_epoch = -(-len(self.labels) // batch_size)  # the last batch is smaller, not dropped
+        self.description: dict[str, Any] = {
+            "kind": "vit",
+            "config": asdict(config),
+            "classes": list(data.classes),
+            "mean": list(data.mean),
+            "std": list(data.std),
+        }
+        self.settings: dict[str, Any] = {
+            "data": data.name,
+            "pictures": len(self.labels),
+            "batch_size": batch_size,
+            "label_smoothing": label_smoothing,
+            "augment": asdict(augment),
+        }
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
+
+    def batch(self, step: int, part: int, parts: int) -> tuple[Tensor, ...]:
+        """Part of batch ``step``: pictures (b, 3, H, W), labels (b,), partners' labels (b,), own share (b,)."""
+        epoch, n = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            shuffled = torch.randperm(len(self.labels), generator=generator("order", self.seed, epoch))
+            self._order = (epoch, shuffled)
+        chosen = self._order[1][n * self.batch_size : (n + 1) * self.batch_size]
+        rng = np.random.default_rng(derive_seed("augment", self.seed, step))
+        height, width = self.images.shape[1:3]
+        draw = Augment(self.augment, (height, width), len(chosen), rng)
+        rows = torch.arange(len(chosen))[part::parts]
+        images, labels = self._augmented(draw, chosen, rows)
+        partner_labels, share = labels, torch.ones(len(rows), device=images.device)
+        if draw.mix is not None:
+            partners, partner_labels = self._augmented(draw, chosen, draw.mix.partner[rows])
+            images = apply_mix(images, partners, draw.mix)
+            share = share * draw.mix.share
+        return images, labels, partner_labels, share
+
+    def _augmented(self, draw: Augment, chosen: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        where = chosen[rows].to(self.images.device)
+        return draw.erase(self.normalise(draw(self.images[where], rows)), rows), self.labels[where]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """float (B, 3, H, W) in 0 ... 1 -> mean 0 and standard deviation 1 over the training set."""
+        return (images - self.mean) / self.std
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Cross-entropy summed over pictures, between both labels' where pictures are mixed; and their number."""
+        images, labels, partner_labels, share = batch
+        logits = model(images).float()
+        losses = share * self._cross_entropy(logits, labels)
+        if partner_labels is not labels:
+            losses = losses + (1.0 - share) * self._cross_entropy(logits, partner_labels)
+        return losses.sum(), torch.tensor(len(labels), device=losses.device)
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Loss and accuracy on the validation split; every picture counts once, over all processes."""
+        pictures = self.data.valid
+        mine = torch.arange(len(pictures))[distributed.rank() :: distributed.world_size()]
+        sums = torch.zeros(3, dtype=torch.float64)
+        logits = self.logits(model, pictures, mine)
+        labels = pictures.labels[mine]
+        sums[0] = F.cross_entropy(logits, labels, reduction="sum")
+        sums[1] = (logits.argmax(dim=1) == labels).sum()
+        sums[2] = len(mine)
+        device = next(model.parameters()).device
+        loss, correct, count = distributed.sum_over_processes(sums.to(device)).tolist()
+        return {"val_loss": loss / count, "val_accuracy": correct / count}
+
+    def logits(self, model: nn.Module, pictures: Pictures, rows: Tensor) -> Tensor:
+        """Logits (n, K) float32 on the CPU for some pictures of a split, without augmentation."""
+        device = next(model.parameters()).device
+        outputs = []
+        for some in rows.split(EVALUATION_BATCH):
+            images = pictures.images[some].to(device).permute(0, 3, 1, 2).float() / 255.0
+            outputs.append(model((images - self.mean.to(device)) / self.std.to(device)).float().cpu())
+        return torch.cat(outputs) if outputs else torch.empty(0, len(self.data.classes))

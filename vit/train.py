@@ -1,0 +1,151 @@
+"""``python -m vit.train``: trains a Vision Transformer on pictures, and tests it once at the end."""
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from common.training import TrainingConfig, distributed, train
+from common.training.checkpoint import write_json
+from common.training.cli import parse_options, run_command
+from common.training.run import METRICS, WEIGHTS, open_run, say
+from common.training.seeding import derive_seed
+from common.training.step import choose_device
+from vit.augment import AugmentConfig
+from vit.data import load_data
+from vit.model import SIZES, ViT, ViTConfig, multiply_adds
+from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
+from vit.task import ImageClassification
+from vit.weights import load_vit
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train a Vision Transformer on pictures, and test it once at the end."""
+
+    data: str = "cifar10"
+    """cifar10, cifar100, digits (needs no download), or a folder with train/CLASS/ and test/CLASS/."""
+    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    """Where data sets lie or are downloaded to."""
+    out: Path | None = None
+    """The run folder; runs/DATA if not given."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Continue the run in --out with its own options."""
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Start again where --out holds a run."""
+    preset: str | None = None
+    """Named settings: see the README."""
+    size: Literal["micro", "mini", "tiny", "small", "base"] = "mini"
+    """The model: micro 64 wide, mini 128, tiny 192, small 384, base 768."""
+    pooling: Literal["class_token", "mean", "attention"] = "mean"
+    """What the classifier looks at."""
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    """What is added to the patches to tell where they are."""
+    image_size: tuple[int, int] = (32, 32)
+    """Height and width to which pictures are brought."""
+    patch_size: tuple[int, int] = (4, 4)
+    """Height and width of a patch; they divide the image's."""
+    dropout: float = 0.0
+    """In the embedding and after every sub-layer."""
+    drop_path: float = 0.0
+    """Stochastic depth of the last layer."""
+    batch_size: int = 128
+    """Pictures in a step, over all processes."""
+    label_smoothing: float = 0.1
+    """Share of the target that is spread over all classes."""
+    valid_fraction: float = 0.1
+    """Part of the training pictures kept for validation where the data has no such split."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+# What suits a data set, where the command line does not say otherwise: digits are not to be mirrored.
+BY_DATA: dict[str, dict[str, Any]] = {
+    "digits": {
+        "size": "micro",
+        "batch_size": 64,
+        "augment": {"crop": 2, "flip": False, "rotate": 10.0, "scale": 0.1},
+        "training": {"epochs": 60, "learning_rate": 2e-3, "evaluate_every": 5},
+    },
+}
+
+PRESETS: dict[str, dict[str, Any]] = {}
+
+
+def model_config(options: Options, n_classes: int) -> ViTConfig:
+    """The model that the options describe."""
+    n_layers, layers = SIZES[options.size]
+    return ViTConfig(
+        n_classes=n_classes,
+        image_size=options.image_size,
+        patch_size=options.patch_size,
+        n_layers=n_layers,
+        pooling=options.pooling,
+        positions=options.positions,
+        layers=replace(layers, dropout=options.dropout, drop_path=options.drop_path),
+    )
+
+
+def run(options: Options) -> None:
+    """Trains as the options say and keeps the run folder."""
+    out = options.out or Path("runs") / Path(options.data).name
+    if options.resume and (out / METRICS).exists():
+        say(f"the run in {out} is finished; its figures are in {out / METRICS}")
+        return
+    saved_options = json.loads(json.dumps(asdict(replace(options, resume=False, overwrite=False)), default=str))
+    description = {"options": saved_options, "torch": torch.__version__, "machine": platform.machine()}
+    open_run(out, description, resume=options.resume, overwrite=options.overwrite)
+    seed = options.training.seed
+    data = load_data(
+        options.data,
+        options.data_dir,
+        seed=seed,
+        image_size=options.image_size,
+        valid_fraction=options.valid_fraction,
+    )
+    config = model_config(options, len(data.classes))
+    torch.manual_seed(derive_seed("weights", seed))
+    model = ViT(config)
+    parameters = sum(p.numel() for p in model.parameters())
+    say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pictures")
+    say(f"ViT {options.size}: {parameters:,} parameters, {multiply_adds(config) / 1e6:,.1f} M multiply-adds a picture")
+    device = choose_device(options.training.device)
+    task = ImageClassification(
+        data,
+        config,
+        options.augment,
+        batch_size=options.batch_size,
+        label_smoothing=options.label_smoothing,
+        seed=seed,
+        device=device if options.training.workers == 0 else None,
+    )
+    figures = train(model, task, options.training, out=out, resume=options.resume)
+    if figures is None:
+        return
+    best, _ = load_vit(out / WEIGHTS)
+    predicted = predictions(task, best.to(device), data.test)
+    figures = {"data": data.name, **test_figures(data.test.labels, predicted, data.classes), **figures}
+    if distributed.is_main():
+        draw_confusion_matrix(out / "confusion_matrix.png", data.test.labels, predicted, data.classes)
+        write_json(out / METRICS, figures)
+        print_per_class(figures["test_accuracy_per_class"])
+    say(f"test accuracy {figures['test_accuracy']:.2%} ({len(data.test)} pictures); everything is in {out}")
+
+
+def main() -> None:
+    """The command."""
+
+    def command() -> None:
+        run(parse_options(Options, PRESETS, BY_DATA))
+        distributed.stop()
+
+    run_command(command)
+
+
+if __name__ == "__main__":
+    main()
