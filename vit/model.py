@@ -134,6 +134,10 @@ class ViT(nn.Module):
         pooled, weights = explicit_attention(self.pool_query, keys, keys)
         return pooled[:, 0, 0], weights[:, 0, 0]
 
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that an optimizer leaves without weight decay, besides vectors."""
+        return {"positions.weight", "class_token", "pool_query"}
+
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Each layer's attention weights, (B, H, T, T), as the model stands (no mode is changed)."""

@@ -130,8 +130,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def fit(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
     """Scales a picture until it just covers image_size (H, W) and crops the centre; that size itself is untouched."""
     height, width = image_size
-    if image.size == (width, height):
-        return image
     return ImageOps.fit(image, (width, height), method=Image.Resampling.BICUBIC)
 
 

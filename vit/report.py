@@ -56,9 +56,7 @@ def draw_confusion_matrix(path: Path, labels: Tensor, predicted: Tensor, classes
     figure = Figure(figsize=(size + 0.5, size), layout="constrained")
     axes = figure.subplots()
     display = ConfusionMatrixDisplay(counts, display_labels=list(classes) if few else None)
-    display.plot(
-        ax=axes, include_values=few, cmap="Blues", xticks_rotation="vertical", values_format="d"
-    )
+    display.plot(ax=axes, include_values=few, cmap="Blues", xticks_rotation="vertical", values_format="d")
     if not few:
         axes.set(xticks=[], yticks=[])
     axes.set(title=f"{np.trace(counts)} of {counts.sum()} right", xlabel="predicted", ylabel="true")

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 
 from common.errors import UserError
@@ -19,6 +18,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     Raises:
         ValueError: timm knows no such optimizer.
     """
+    from timm.optim import create_optimizer_v2, list_optimizers  # takes seconds, and only training needs it
+
     if config.optimizer not in list_optimizers():
         raise UserError(f"unknown optimizer {config.optimizer!r}; choose one that timm.optim lists, such as adamw")
     options: dict[str, Any] = {} if config.betas is None else {"betas": config.betas}

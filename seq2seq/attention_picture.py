@@ -1,0 +1,42 @@
+"""Where a translation looked: the encoder-decoder attention weights as a heat map."""
+
+import io
+from pathlib import Path
+
+import torch
+
+from common.training.checkpoint import write_atomically
+from seq2seq.decoding import greedy
+from seq2seq.model import Seq2Seq
+from seq2seq.tokenizer import Tokenizer
+
+
+@torch.inference_mode()
+def draw_attention(path: Path, model: Seq2Seq, text: str, source: Tokenizer, target: Tokenizer) -> None:
+    """Translates a sentence and draws the last layer's weights: the mean over its heads, then each head.
+
+    Rows are the tokens written, columns the source; the weights of a row sum to 1.
+    """
+    from matplotlib.figure import Figure
+
+    ids = torch.tensor(source.encode([text]), device=next(model.parameters()).device)
+    written = [*greedy(model, ids)[0], model.config.end_id]
+    # Each row is what was looked at when its token was written, that is with the token before as input.
+    shifted = torch.tensor([[model.config.start_id, *written[:-1]]], device=ids.device)
+    weights = model.decode(shifted, *model.encode(ids), need_weights=True)[1][-1][1][0].cpu()  # (H, T, S)
+    panels = [("mean of all heads", weights.mean(dim=0)), *((f"head {i + 1}", head) for i, head in enumerate(weights))]
+    columns = min(len(panels), 5)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(2.7 * columns, 0.8 + 2.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel, (title, values) in zip(axes, panels, strict=False):
+        panel.imshow(values.float().numpy(), cmap="Blues", vmin=0.0, vmax=1.0)
+        panel.set_title(title, fontsize=10)
+        panel.set_xticks(range(values.shape[1]), source.names(ids[0].tolist()), rotation=60, fontsize=9)
+        panel.set_yticks(range(values.shape[0]), target.names(written), fontsize=9)
+    for panel in axes[len(panels) :]:
+        panel.axis("off")
+    figure.suptitle("encoder-decoder attention of the last layer: what each written word looked at", fontsize=11)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(path, buffer.getvalue())

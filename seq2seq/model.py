@@ -1,0 +1,151 @@
+"""The translator: two embeddings, positions, the shared encoder and decoder, one projection onto words.
+
+Shapes: B batch, S source length, T target length, D width, V target vocabulary.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common import Decoder, DecoderCache, Encoder, SinusoidalPositions, TransformerConfig, UserError, padding_mask
+from seq2seq.tokenizer import PAD_ID
+
+TIES = ("none", "embeddings", "decoder_output", "all")
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """Everything a translator is built from; it travels inside the weights file.
+
+    Raises:
+        ValueError: an unknown tie, or one that needs a joint vocabulary where there are two.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    start_id: int
+    end_id: int
+    n_encoder_layers: int = 6
+    n_decoder_layers: int = 6
+    tie: str = "none"
+    """Which weights are one: embeddings, decoder_output (embedding and projection), all, none (paper, 3.4)."""
+    scale_embedding: bool = True
+    """Multiply embeddings by sqrt(d_model), as in the paper (3.4)."""
+    layout: Literal["interleaved", "concatenated"] = "interleaved"
+    """Of the sinusoidal positions."""
+    padding_row: bool = False
+    """Row 0 of the positions belongs to padding; real tokens take 1, 2, 3, ..."""
+    layers: TransformerConfig = field(default_factory=TransformerConfig)
+
+    def __post_init__(self) -> None:
+        if self.tie not in TIES:
+            raise UserError(f"unknown tie {self.tie!r}; choose one of {', '.join(TIES)}")
+        if self.tie in ("embeddings", "all") and self.source_vocabulary != self.target_vocabulary:
+            raise UserError(
+                f"tie={self.tie} needs one joint vocabulary, not {self.source_vocabulary} source and "
+                f"{self.target_vocabulary} target entries; choose none or decoder_output"
+            )
+
+
+def _size(d_model: int, n_heads: int, d_ff: int, n_layers: int, dropout: float, norm_first: bool) -> "Size":
+    layers = TransformerConfig(
+        d_model=d_model, n_heads=n_heads, d_ff=d_ff, dropout=dropout, norm_first=norm_first, activation="relu"
+    )
+    return n_layers, layers
+
+
+Size = tuple[int, TransformerConfig]
+# name -> (layers of the encoder and of the decoder, what they are)
+SIZES: dict[str, Size] = {
+    "toy": _size(96, 4, 192, 2, 0.1, True),
+    "tiny": _size(128, 4, 256, 4, 0.3, True),
+    "small": _size(256, 8, 1024, 3, 0.3, True),
+    "base": _size(512, 8, 2048, 6, 0.1, False),
+}
+
+
+class DecodingState:
+    """A batch of sentences on their way through decoding: the encoder's output and the decoder's cache."""
+
+    def __init__(self, memory: Tensor, memory_mask: Tensor, cache: DecoderCache) -> None:
+        self.memory, self.memory_mask, self.cache = memory, memory_mask, cache
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keeps the batch rows named by ``rows`` (int64)."""
+        self.memory, self.memory_mask = self.memory.index_select(0, rows), self.memory_mask.index_select(0, rows)
+        self.cache.reorder(rows)
+
+
+class Seq2Seq(nn.Module):
+    """The paper's encoder-decoder (Vaswani et al. 2017, 3)."""
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_model = config.layers.d_model
+        self.source_embedding = _embedding(config.source_vocabulary, d_model)
+        joint = config.tie in ("embeddings", "all")
+        self.target_embedding = self.source_embedding if joint else _embedding(config.target_vocabulary, d_model)
+        self.positions = SinusoidalPositions(d_model, config.layout, config.padding_row)
+        self.dropout = nn.Dropout(config.layers.dropout)
+        self.encoder = Encoder(config.layers, config.n_encoder_layers)
+        self.decoder = Decoder(config.layers, config.n_decoder_layers)
+        self.projection: nn.Linear | None = None
+        if config.tie not in ("decoder_output", "all"):
+            self.projection = nn.Linear(d_model, config.target_vocabulary, bias=False)
+            nn.init.normal_(self.projection.weight, std=d_model**-0.5)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Teacher forcing: source ids (B, S), decoder input ids (B, T) starting with S -> logits (B, T, V).
+
+        Padding may stand at the end of either; a target position sees those before it only, so real ones never see
+        target padding.
+        """
+        memory, memory_mask = self.encode(source)
+        return self.project(self.decode(target, memory, memory_mask)[0])
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Source ids (B, S) -> memory (B, S, D) and its key mask (B, S)."""
+        mask = padding_mask(source, PAD_ID)
+        return self.encoder(self._embed(self.source_embedding, source, 0), key_mask=mask)[0], mask
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor,
+        cache: DecoderCache | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Decoder input ids (B, T), the new ones where a cache holds the earlier -> (B, T, D), attention weights."""
+        x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
+        return self.decoder(x, memory, memory_mask=memory_mask, cache=cache, need_weights=need_weights)
+
+    def project(self, x: Tensor) -> Tensor:
+        """(..., D) -> logits (..., V)."""
+        return F.linear(x, self.target_embedding.weight if self.projection is None else self.projection.weight)
+
+    def start(self, source: Tensor) -> DecodingState:
+        """Encodes source ids (B, S) once; what ``step`` takes."""
+        return DecodingState(*self.encode(source), DecoderCache(self.config.n_decoder_layers))
+
+    def step(self, tokens: Tensor, state: DecodingState) -> Tensor:
+        """The next token's logits (B, V) after tokens (B,), which are added to the state's cache."""
+        x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache)
+        return self.project(x[:, 0])
+
+    def _embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
+        x = embedding(ids)  # (B, T) -> (B, T, D)
+        if self.config.scale_embedding:
+            x = x * math.sqrt(self.config.layers.d_model)
+        mask = padding_mask(ids, PAD_ID) if self.config.padding_row else None
+        return self.dropout(x + self.positions(x, offset, mask))
+
+
+def _embedding(n: int, d_model: int) -> nn.Embedding:
+    embedding = nn.Embedding(n, d_model)
+    nn.init.normal_(embedding.weight, std=d_model**-0.5)
+    return embedding

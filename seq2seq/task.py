@@ -1,0 +1,119 @@
+"""What training a translator means to the training loop: batches of pairs, their loss, how well it translates.
+
+Shapes: B batch, S source length, T target length, V target vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.training import distributed
+from common.training.seeding import generator
+from seq2seq.data import EncodedPairs, Pair, PairData, encode_pairs, plan_batches
+from seq2seq.decoding import translate
+from seq2seq.model import Seq2Seq, Seq2SeqConfig
+from seq2seq.tokenizer import PAD_ID
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Logits (B, T, V), labels (B, T) -> the loss summed over the labels that are not padding, and their number."""
+    loss = F.cross_entropy(
+        logits.flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=PAD_ID,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+    return loss, (labels != PAD_ID).sum()
+
+
+class Translation:
+    """Batches of a pair set, pure functions of (seed, step), for ``common.training.train``."""
+
+    unit = "tokens"
+
+    def __init__(
+        self,
+        data: PairData,
+        config: Seq2SeqConfig,
+        *,
+        batch_tokens: int,
+        label_smoothing: float = 0.0,
+        metric: str = "val_exact_match",
+        seed: int = 0,
+    ) -> None:
+        self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, metric, seed
+        self.pairs = encode_pairs(data.train, data)
+        self.valid_pairs = encode_pairs(data.valid, data)
+        self._longer, self._cuts = plan_batches(self.pairs, batch_tokens)
+        self.steps_per_epoch = len(self._cuts)
+        self.description: dict[str, Any] = {
+            "kind": "seq2seq",
+            "config": asdict(config),
+            "source_tokenizer": data.source_tokenizer.to_json(),
+            "target_tokenizer": data.target_tokenizer.to_json(),
+        }
+        self.settings: dict[str, Any] = {
+            "data": data.name,
+            "pairs": len(self.pairs),
+            "batch_tokens": batch_tokens,
+            "label_smoothing": label_smoothing,
+        }
+        self._order: tuple[int, list[Tensor]] = (-1, [])
+
+    def batch(self, step: int, part: int, parts: int) -> tuple[Tensor, Tensor]:
+        """Part of batch ``step``: source ids (b, S) and target ids (b, T + 1), which are S w1 ... wn E."""
+        epoch, n = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            self._order = (epoch, self._shuffled(epoch))
+        return self.pairs.batch(self._order[1][n][part::parts])
+
+    def _shuffled(self, epoch: int) -> list[Tensor]:
+        """The rows of each batch: pairs of like length together, in random order among equals, batches shuffled."""
+        random = generator("order", self.seed, epoch)
+        mixed = torch.randperm(len(self.pairs), generator=random)
+        rows = mixed[self._longer[mixed].sort(stable=True).indices]
+        return [rows[slice(*self._cuts[i])] for i in torch.randperm(len(self._cuts), generator=random)]
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of all next tokens at once (teacher forcing), summed; and how many tokens there are."""
+        source, target = batch
+        return cross_entropy(model(source, target[:, :-1]), target[:, 1:], self.label_smoothing)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Loss a token, exact matches and BLEU on the validation split; each process takes its share of sentences."""
+        assert isinstance(model, Seq2Seq)
+        loss, count = self._validation_loss(model, self.valid_pairs)
+        figures = translation_figures(self.translate(model, self.data.valid), [t for _, t in self.data.valid])
+        return {"val_loss": loss / count, **{f"val_{name}": value for name, value in figures.items()}}
+
+    def _validation_loss(self, model: Seq2Seq, pairs: EncodedPairs) -> tuple[float, float]:
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        mine = torch.arange(len(pairs))[distributed.rank() :: distributed.world_size()]
+        for rows in mine[pairs.target_lengths[mine].sort().indices].split(128):
+            source, target = (ids.to(device) for ids in pairs.batch(rows))
+            loss, count = cross_entropy(model(source, target[:, :-1]), target[:, 1:])
+            sums += torch.stack((loss.double(), count.double()))
+        loss, count = distributed.sum_over_processes(sums).tolist()
+        return loss, count
+
+    def translate(self, model: Seq2Seq, pairs: Sequence[Pair]) -> list[str]:
+        """The model's translations of all sources, in order, each process translating its share."""
+        mine = range(distributed.rank(), len(pairs), distributed.world_size())
+        texts = [pairs[i][0] for i in mine]
+        done = translate(model, texts, self.data.source_tokenizer, self.data.target_tokenizer)
+        found = dict(item for share in distributed.gather_objects(list(zip(mine, done, strict=True))) for item in share)
+        return [found[i] for i in range(len(pairs))]
+
+
+def translation_figures(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Share of exact matches, and cased BLEU (sacreBLEU's defaults: 13a)."""
+    from sacrebleu import corpus_bleu
+
+    exact = sum(h == r for h, r in zip(hypotheses, references, strict=True)) / max(len(references), 1)
+    return {"exact_match": exact, "bleu": corpus_bleu(list(hypotheses), [list(references)]).score}

@@ -1,0 +1,145 @@
+"""``python -m seq2seq.train``: trains a translator on sentence pairs, and tests it once at the end."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from common import UserError
+from common.training import TrainingConfig, distributed, train
+from common.training.checkpoint import write_json
+from common.training.cli import parse_options, run_command
+from common.training.run import METRICS, WEIGHTS, open_run, say
+from common.training.seeding import derive_seed
+from seq2seq.attention_picture import draw_attention
+from seq2seq.data import DATASETS, PairData
+from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
+from seq2seq.task import Translation, translation_figures
+from seq2seq.weights import load_seq2seq
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train a translator on sentence pairs, and test it once at the end."""
+
+    data: str = "toy"
+    """toy: a small German-English world made by a grammar; seed: the one pair of the toy task."""
+    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    """Where data sets lie or are downloaded to."""
+    out: Path | None = None
+    """The run folder; runs/DATA if not given."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Continue the run in --out with its own options."""
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Start again where --out holds a run."""
+    preset: str | None = None
+    """seed: the toy task with vocabularies of 5 and 7 and the paper's base size."""
+    size: Literal["toy", "tiny", "small", "base"] = "toy"
+    """The model: toy 96 wide and 2 + 2 layers, tiny 128 and 4 + 4, small 256 and 3 + 3, base 512 and 6 + 6."""
+    tie: Literal["none", "embeddings", "decoder_output", "all"] = "all"
+    """Which of the two embeddings and the output projection are one matrix."""
+    padding_row: bool = False
+    """Give row 0 of the positions to padding; real tokens take 1, 2, 3, ..."""
+    dropout: float | None = None
+    """Of the size where not given."""
+    batch_tokens: int = 2048
+    """Positions in a step on the longer side, padding included, over all processes."""
+    label_smoothing: float = 0.1
+    """Share of the target that is spread over all words; never over padding."""
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=6, learning_rate=3e-3, warmup=0.1))
+
+
+BY_DATA: dict[str, dict[str, Any]] = {}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "seed": {
+        "data": "seed",
+        "size": "base",
+        "tie": "none",
+        "padding_row": True,
+        "label_smoothing": 0.0,
+        "training": {"epochs": 40, "learning_rate": 1e-4, "warmup": 0.25, "evaluate_every": 20, "weight_decay": 0.0},
+    },
+}
+
+
+def model_config(options: Options, data: PairData) -> Seq2SeqConfig:
+    """The model that the options describe."""
+    n_layers, layers = SIZES[options.size]
+    start_id, end_id = data.target_tokenizer.start_id, data.target_tokenizer.end_id
+    assert start_id is not None
+    assert end_id is not None
+    return Seq2SeqConfig(
+        source_vocabulary=len(data.source_tokenizer),
+        target_vocabulary=len(data.target_tokenizer),
+        start_id=start_id,
+        end_id=end_id,
+        n_encoder_layers=n_layers,
+        n_decoder_layers=n_layers,
+        tie=options.tie,
+        padding_row=options.padding_row,
+        layers=layers if options.dropout is None else replace(layers, dropout=options.dropout),
+    )
+
+
+def run(options: Options) -> None:
+    """Trains as the options say and keeps the run folder."""
+    if options.data not in DATASETS:
+        raise UserError(f"unknown data {options.data!r}; choose one of {', '.join(DATASETS)}")
+    out = options.out or Path("runs") / options.data
+    if options.resume and (out / METRICS).exists():
+        say(f"the run in {out} is finished; its figures are in {out / METRICS}")
+        return
+    saved_options = json.loads(json.dumps(asdict(replace(options, resume=False, overwrite=False)), default=str))
+    open_run(out, {"options": saved_options}, resume=options.resume, overwrite=options.overwrite)
+    data = DATASETS[options.data]()
+    config = model_config(options, data)
+    seed = options.training.seed
+    torch.manual_seed(derive_seed("weights", seed))
+    model = Seq2Seq(config)
+    parameters = sum(p.numel() for p in model.parameters())
+    say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs")
+    say(
+        f"translator {options.size}: {parameters:,} parameters, {len(data.source_tokenizer)} source and "
+        f"{len(data.target_tokenizer)} target entries"
+    )
+    task = Translation(
+        data, config, batch_tokens=options.batch_tokens, label_smoothing=options.label_smoothing, seed=seed
+    )
+    figures = train(model, task, options.training, out=out, resume=options.resume)
+    if figures is None:
+        return
+    best, source, target = load_seq2seq(out / WEIGHTS)
+    best.to(next(model.parameters()).device)
+    hypotheses = task.translate(best, data.test)
+    tested = translation_figures(hypotheses, [reference for _, reference in data.test])
+    figures = {"data": data.name, **{f"test_{name}": value for name, value in tested.items()}, **figures}
+    if distributed.is_main():
+        draw_attention(out / "attention.png", best, data.example[0], source, target)
+        write_json(out / METRICS, figures)
+    for (text, reference), hypothesis in list(zip(data.test, hypotheses, strict=True))[:: max(len(data.test) // 5, 1)][
+        :5
+    ]:
+        say(f"  {text}  ->  {hypothesis}" + ("" if hypothesis == reference else f"   (expected: {reference})"))
+    say(
+        f"test exact match {tested['exact_match']:.1%}, BLEU {tested['bleu']:.1f} ({len(data.test)} held-out pairs); "
+        f"everything is in {out}"
+    )
+
+
+def main() -> None:
+    """The command."""
+
+    def command() -> None:
+        run(parse_options(Options, PRESETS, BY_DATA))
+        distributed.stop()
+
+    run_command(command)
+
+
+if __name__ == "__main__":
+    main()

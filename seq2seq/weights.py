@@ -1,0 +1,23 @@
+"""A translator's weights file: written by training, turned back into a model and its tokenizers here."""
+
+from pathlib import Path
+
+from common.config import from_dict
+from common.training.checkpoint import load_weights, read_weights
+from seq2seq.model import Seq2Seq, Seq2SeqConfig
+from seq2seq.tokenizer import Tokenizer
+
+KIND = "seq2seq"
+
+
+def load_seq2seq(path: Path) -> tuple[Seq2Seq, Tokenizer, Tokenizer]:
+    """The model of a weights file, in evaluation mode, and its source and target tokenizers.
+
+    Raises:
+        ValueError: not a translator's weights file of this program.
+    """
+    tensors, description = read_weights(path, KIND)
+    model = Seq2Seq(from_dict(Seq2SeqConfig, description["config"]))
+    load_weights(model, tensors, str(path))
+    source, target = (Tokenizer.from_json(description[f"{side}_tokenizer"]) for side in ("source", "target"))
+    return model.eval(), source, target
