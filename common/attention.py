@@ -26,7 +26,7 @@ def fused_attention(
     Returns:
         (B, H, Tq, K).
     """
-    if q.device.type == "cpu" and q.dtype is not torch.float32 and q.requires_grad:
+    if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16) and q.requires_grad:
         # The kernel's backward pass in half precision takes three times as long as in fp32 on a CPU.
         with torch.autocast("cpu", enabled=False):
             return fused_attention(q.float(), k.float(), v.float(), mask, dropout, scale).to(q.dtype)
@@ -52,7 +52,7 @@ def attend(scores: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tu
     if mask is not None:
         mask, dead = _open_dead_rows(mask)
         scores = scores.masked_fill(~mask, float("-inf"))
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
     if dead is not None:
         weights = weights.masked_fill(dead, 0.0)
     return F.dropout(weights, dropout) @ v, weights

@@ -62,6 +62,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "tie": "none",
         "padding_row": True,
         "label_smoothing": 0.0,
+        "dropout": 0.0,
         "training": {"epochs": 40, "learning_rate": 1e-4, "warmup": 0.25, "evaluate_every": 20, "weight_decay": 0.0},
     },
 }

@@ -22,7 +22,11 @@ EXTENSIONS = frozenset(ext for ext, name in Image.registered_extensions().items(
 
 
 def split_dirs(folder: Path) -> tuple[Path, Path | None, Path | None]:
-    """The folders of the train, valid and test splits; None where a split is to be held out."""
+    """The folders of the train, valid and test splits; None where a split is to be held out.
+
+    Raises:
+        UserError: the folders contradict each other.
+    """
     train, test = folder / "train", folder / "test"
     valid = [folder / name for name in ("val", "valid") if (folder / name).is_dir()]
     if len(valid) == 2:
@@ -37,7 +41,11 @@ def split_dirs(folder: Path) -> tuple[Path, Path | None, Path | None]:
 
 
 def class_pictures(directory: Path) -> dict[str, list[Path]]:
-    """The picture files of each class folder that has any, in the order of their names."""
+    """The picture files of each class folder that has any, in the order of their names.
+
+    Raises:
+        UserError: there is none.
+    """
     found: dict[str, list[Path]] = {}
     for folder in sorted(directory.iterdir()):
         if folder.name.startswith(".") or not folder.is_dir():

@@ -1,0 +1,11 @@
+"""What every test starts from: one thread, so that sums are taken in one order, and the same random numbers."""
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
