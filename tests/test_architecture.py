@@ -1,0 +1,129 @@
+"""The arrows between the rooms, read from the imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STANDARD = sys.stdlib_module_names
+OURS = {"common", "vit", "seq2seq", "tests", "benchmarks", "train_cifar"}
+
+# Which core file may import which; what is not listed imports none of its neighbours but errors.
+CORE = {
+    "attention": {"masks", "kv_cache"},
+    "layers": {"attention", "feedforward", "layernorm", "config", "kv_cache"},
+    "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
+    "config": {"attention", "feedforward"},
+    "__init__": {
+        "attention", "config", "feedforward", "kv_cache", "layernorm", "layers", "masks", "positional", "stacks",
+    },
+}  # fmt: skip
+TRAINING_LIBRARIES = {"torch", "timm", "numpy", "matplotlib", "rich", "safetensors", "tyro"}
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """(line, dotted name) of everything a file imports, inside functions too."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            found += [(node.lineno, node.module or "")]
+    return found
+
+
+def files(folder: str) -> list[Path]:
+    """The Python files of a folder, not of those below it."""
+    return sorted((ROOT / folder).glob("*.py"))
+
+
+def broken(paths: list[Path], allowed) -> list[str]:
+    """ "file:line: name" of each import that is not allowed."""
+    return [
+        f"{path.relative_to(ROOT)}:{line}: imports {name}"
+        for path in paths
+        for line, name in imports(path)
+        if name.split(".")[0] not in STANDARD and not allowed(path, name)
+    ]
+
+
+def test_the_core_imports_torch_and_its_own_files_only():
+    def allowed(path: Path, name: str) -> bool:
+        if name.split(".")[0] == "torch":
+            return True
+        if not name.startswith("common."):
+            return False
+        return name.split(".")[1] in CORE.get(path.stem, set()) | {"errors"}
+
+    assert broken(files("common"), allowed) == []
+
+
+def test_the_training_loop_knows_no_model():
+    def allowed(path: Path, name: str) -> bool:
+        if name.split(".")[0] == "common":
+            return name.startswith(("common.training", "common.errors", "common.config"))
+        return name.split(".")[0] in TRAINING_LIBRARIES | {"tensorboard"}
+
+    assert broken(files("common/training"), allowed) == []
+
+
+@pytest.mark.parametrize(("room", "other"), [("vit", "seq2seq"), ("seq2seq", "vit")])
+def test_a_modality_imports_the_core_and_itself_only(room, other):
+    def allowed(path: Path, name: str) -> bool:
+        return name.split(".")[0] not in OURS - {"common", room}
+
+    assert files(room)
+    assert broken(files(room), allowed) == []
+
+
+def test_nobody_imports_scripts_tests_or_benchmarks():
+    def allowed(path: Path, name: str) -> bool:
+        return name.split(".")[0] not in {"tests", "benchmarks", "train_cifar"}
+
+    assert broken(files("common") + files("common/training") + files("vit") + files("seq2seq"), allowed) == []
+
+
+@pytest.mark.parametrize("path", files("vit") + files("seq2seq"), ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_a_modality_has_no_attention_normalisation_or_feed_forward_of_its_own(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    forbidden = {
+        "softmax", "Softmax", "scaled_dot_product_attention", "MultiheadAttention", "LayerNorm", "layer_norm",
+        "relu", "gelu", "TransformerEncoderLayer", "TransformerDecoderLayer",
+    }  # fmt: skip
+    assert names & forbidden == set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            assert not any(word in node.name for word in ("Attention", "Norm", "FeedForward")) or node.name in ALLOWED
+
+
+ALLOWED = {"AttentionMaps"}  # pictures of attention are no attention
+
+
+def test_the_test_fails_with_file_and_line(tmp_path, monkeypatch):
+    folder = tmp_path / "vit"
+    folder.mkdir()
+    (folder / "bad.py").write_text("import torch\n\nfrom seq2seq.model import Seq2Seq\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+
+    def allowed(path: Path, name: str) -> bool:
+        return name.split(".")[0] not in OURS - {"common", "vit"}
+
+    assert broken([folder / "bad.py"], allowed) == ["vit/bad.py:3: imports seq2seq.model"]
+
+
+def test_importing_the_packages_is_silent():
+    command = [sys.executable, "-W", "error", "-c", "import common, vit, seq2seq"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_importing_a_model_does_not_pay_for_training():
+    heavy = "{'timm', 'torchvision', 'sklearn', 'matplotlib', 'tyro', 'sacrebleu'}"
+    code = f"import sys, common, vit, seq2seq; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
