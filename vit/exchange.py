@@ -6,7 +6,6 @@ Shapes: D width, T positions, C channels, p and q height and width of a patch.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +28,14 @@ NAMES = {
 WHOLE_NAMES = {"class_token": "cls_token", "positions.weight": "pos_embed"}
 TO_TIMM = WHOLE_NAMES | {f"{a}.{kind}": f"{b}.{kind}" for a, b in NAMES.items() for kind in ("weight", "bias")}
 FROM_TIMM = {theirs: ours for ours, theirs in TO_TIMM.items()}
+# Settings that change the function and leave the names of the weights as they are, or nearly so.
+TIMM_LAYERS = {
+    "activation": "gelu",
+    "norm_first": True,
+    "unbiased_norm": False,
+    "feedforward": "linear",
+    "attention": "scaled_dot_product",
+}
 
 
 def weights_from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -94,9 +101,8 @@ def config_from_timm(model: Any) -> ViTConfig:
             n_heads=block.attn.num_heads,
             d_ff=block.mlp.fc1.out_features,
             dropout=0.0,
-            activation="gelu",
-            norm_first=True,
             norm_eps=block.norm1.eps,
+            **TIMM_LAYERS,
         ),
     )
 
@@ -110,9 +116,8 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 
 def _check(config: ViTConfig) -> None:
-    plain = TransformerConfig(activation="gelu", norm_first=True)
-    sizes = ("d_model", "n_heads", "d_ff", "dropout", "attention_dropout", "drop_path", "norm_eps", "radius")
-    if replace(config.layers, **{name: getattr(plain, name) for name in sizes}) != plain:
-        raise UserError(f"timm's VisionTransformer has no such layers: {config.layers}")
+    for name, value in TIMM_LAYERS.items():
+        if getattr(config.layers, name) != value:
+            raise UserError(f"timm's VisionTransformer has only {name}={value!r}; got {getattr(config.layers, name)!r}")
     if config.pooling == "attention" or config.positions == "sinusoidal":
-        raise UserError(f"timm's VisionTransformer has no pooling={config.pooling!r} with {config.positions} positions")
+        raise UserError(f"timm's VisionTransformer lacks pooling={config.pooling!r} with {config.positions} positions")

@@ -33,6 +33,32 @@ def weights_of(result: tuple[Tensor, Tensor | None]) -> Tensor:
     return result[1]
 
 
+def attentions(stack: nn.Module) -> list[MultiHeadAttention]:
+    """All attention layers of an encoder, first to last."""
+    return [module for module in stack.modules() if isinstance(module, MultiHeadAttention)]
+
+
+def record_inputs(modules: Sequence[nn.Module]) -> list[Tensor]:
+    """A list to which every call of these modules appends its input."""
+    inputs: list[Tensor] = []
+    for module in modules:
+        module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    return inputs
+
+
+def softmax_of_products(layer: MultiHeadAttention, x: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(K)) of self-attention over x, head by head: (B, H, T, T)."""
+    d_model, width = x.shape[-1], x.shape[-1] // layer.n_heads
+    heads = []
+    for start in range(0, d_model, width):
+        of_query, of_key = slice(start, start + width), slice(d_model + start, d_model + start + width)
+        q = x @ layer.in_proj.weight[of_query].T + layer.in_proj.bias[of_query]
+        k = x @ layer.in_proj.weight[of_key].T + layer.in_proj.bias[of_key]
+        powers = torch.einsum("bid,bjd->bij", q, k).div(math.sqrt(width)).exp()
+        heads.append(powers / powers.sum(dim=-1, keepdim=True))
+    return torch.stack(heads, dim=1)
+
+
 def dot(query: Tensor, key: Tensor) -> float:
     return sum(a * b for a, b in zip(query.tolist(), key.tolist(), strict=True))
 

@@ -68,9 +68,7 @@ def test_stochastic_depth_drops_whole_items_and_keeps_the_mean() -> None:
 
 def test_stochastic_depth_grows_linearly_over_the_layers() -> None:
     layers = Encoder(config(drop_path=0.3), 4).layers
-    rates = [
-        [residual.drop_path for residual in layer.modules() if isinstance(residual, Residual)] for layer in layers
-    ]
+    rates = [[residual.drop_path for residual in layer.modules() if isinstance(residual, Residual)] for layer in layers]
     torch.testing.assert_close(torch.tensor(rates), torch.tensor([[0.0] * 2, [0.1] * 2, [0.2] * 2, [0.3] * 2]))
     (only,) = Encoder(config(drop_path=0.3), 1).layers
     assert [r.drop_path for r in only.modules() if isinstance(r, Residual)] == [0.0, 0.0]

@@ -30,7 +30,9 @@ def copied_attention(theirs: nn.MultiheadAttention, prefix: str) -> dict[str, Te
     }
 
 
-def copied_layer(theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, prefix: str = "") -> dict[str, Tensor]:
+def copied_layer(
+    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, prefix: str = ""
+) -> dict[str, Tensor]:
     """The state of our layer; torch numbers its norms in the order of the sub-layers."""
     state = copied_attention(theirs.self_attn, f"{prefix}self_attention.")
     order = ["self_attention", "feedforward"]

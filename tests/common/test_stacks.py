@@ -3,6 +3,7 @@
 Shapes: B 2 or 3, T 6, S 7, H 3, D 15.
 """
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common import Decoder, DecoderCache, Encoder, SinusoidalPositions, TransformerConfig
-from tests.common.helpers import VARIANTS, randomise, real_up_to
+from tests.common.helpers import VARIANTS, attentions, randomise, real_up_to, record_inputs, softmax_of_products
 
 SMALL = TransformerConfig(d_model=15, n_heads=3, d_ff=11, dropout=0.0, radius=2)
 BOTH_ORDERS = pytest.mark.parametrize("norm_first", [False, True])
@@ -61,31 +62,23 @@ def test_pre_norm_ends_in_a_norm_and_post_norm_has_ended_in_one(norm_first: bool
 
 def test_layers_start_different() -> None:
     for stack in (Encoder(SMALL, 3), Decoder(SMALL, 3)):
-        first, second, third = (layer.self_attention.in_proj.weight for layer in stack.layers)
-        assert not torch.equal(first, second)
-        assert not torch.equal(second, third)
+        matrices = [layer.in_proj.weight for layer in attentions(stack)]
+        for a, b in itertools.combinations(matrices, 2):
+            assert not torch.equal(a, b)
 
 
 @BOTH_ORDERS
 def test_weights_are_those_of_the_formula_and_asking_changes_nothing(norm_first: bool) -> None:
     model = encoder(norm_first, dropout=0.5, attention_dropout=0.5)
-    x, inputs = torch.randn(2, 6, 15), []
-    for layer in model.layers:
-        layer.self_attention.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    layers, x = attentions(model), torch.randn(2, 6, 15)
     out, nothing = model.eval()(x)
-    inputs.clear()
+    inputs = record_inputs(layers)
     asked, maps = model.eval()(x, need_weights=True)
     assert nothing == []
     torch.testing.assert_close(asked, out, atol=1e-6, rtol=1e-5)
     assert len(maps) == len(inputs) == 3
-    for layer, y, weights in zip(model.layers, inputs, maps, strict=True):
-        projection = layer.self_attention.in_proj
-        for head in range(3):
-            rows = slice(5 * head, 5 * head + 5)
-            q = y @ projection.weight[:15][rows].T + projection.bias[:15][rows]
-            k = y @ projection.weight[15:30][rows].T + projection.bias[15:30][rows]
-            powers = torch.einsum("bid,bjd->bij", q, k).div(5**0.5).exp()
-            torch.testing.assert_close(weights[:, head], powers / powers.sum(-1, keepdim=True), atol=1e-5, rtol=1e-5)
+    for layer, y, weights in zip(layers, inputs, maps, strict=True):
+        torch.testing.assert_close(weights, softmax_of_products(layer, y), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 6))
     assert not any(module.training for module in model.modules())
     model.train()(x, need_weights=True)

@@ -3,6 +3,7 @@
 Shapes: B 2, D 20, H 5, K 4; pictures of 12 x 20 pixels in patches of 4 x 4 (15 of them) unless said otherwise.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from common import TransformerConfig, UserError
-from tests.common.helpers import randomise
+from tests.common.helpers import attentions, randomise, record_inputs, softmax_of_products
 from vit import SIZES, PatchEmbedding, ViT, ViTConfig, patchify
 from vit.model import POOLINGS, POSITIONS, multiply_adds
 
@@ -87,8 +88,8 @@ def test_unknown_settings_are_named(wrong: dict, message: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 20, 12), (2, 1, 12, 20), (2, 3, 16, 20)])
 def test_pictures_of_another_size_are_refused(shape: tuple[int, ...]) -> None:
-    message = rf"this model takes pictures of \(3, 12, 20\), got {shape[1:]}".replace("got (", r"got \(")
-    with pytest.raises(UserError, match=message.removesuffix(")")):
+    message = f"this model takes pictures of (3, 12, 20), got {shape[1:]}; resize them"
+    with pytest.raises(UserError, match=re.escape(message)):
         build()(torch.zeros(shape))
 
 
@@ -100,7 +101,7 @@ def test_pooling_by_the_mean() -> None:
     model, images = build(pooling="mean"), pictures()
     x = encoded(model, images)
     assert x.shape == (2, 15, 20)
-    pooled = torch.stack([sum(x[b, t] for t in range(15)) / 15 for b in range(2)])  # pyright: ignore
+    pooled = torch.stack([x[:, t] for t in range(15)]).sum(dim=0) / 15
     torch.testing.assert_close(model(images), model.classifier(pooled), atol=1e-5, rtol=1e-5)
 
 
@@ -124,7 +125,7 @@ def test_pooling_by_attention() -> None:
     assert found is not None
     for b in range(2):
         powers = [(x[b, t] @ query / 20**0.5).exp() for t in range(15)]
-        weights = torch.stack(powers) / sum(powers)
+        weights = torch.stack(powers) / torch.stack(powers).sum()
         torch.testing.assert_close(found[b], weights, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(pooled[b], weights @ x[b], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model(images), model.classifier(pooled))
@@ -171,9 +172,7 @@ def test_without_positions_the_order_of_patches_is_unseen() -> None:
 @ALL_POOLINGS
 @pytest.mark.parametrize("patch", [(4, 4), (2, 5)])
 @pytest.mark.parametrize("attention", ["scaled_dot_product", "shared_query_key"])
-def test_multiply_adds_are_half_the_counted_flops(
-    pooling: str, patch: tuple[int, int], attention: str
-) -> None:
+def test_multiply_adds_are_half_the_counted_flops(pooling: str, patch: tuple[int, int], attention: str) -> None:
     config = replace(CONFIG, pooling=pooling, patch_size=patch, layers=replace(LAYERS, attention=attention))
     model, images = ViT(config).eval(), torch.randn(1, 3, 12, 20)
     with FlopCounterMode(display=False) as counter:
@@ -184,22 +183,14 @@ def test_multiply_adds_are_half_the_counted_flops(
 
 @ALL_POOLINGS
 def test_attention_maps(pooling: str) -> None:
-    model, images, inputs = build(pooling=pooling), pictures(), []
-    for layer in model.encoder.layers:
-        layer.self_attention.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    logits = model(images)
-    inputs.clear()
+    model, images = build(pooling=pooling), pictures()
+    layers, length, logits = attentions(model.encoder), 15 + (pooling == "class_token"), model(images)
+    inputs = record_inputs(layers)
     maps = model.attention_maps(images)
-    length = 15 + (pooling == "class_token")
     assert len(maps) == len(inputs) == 3
-    for layer, x, weights in zip(model.encoder.layers, inputs, maps, strict=True):
+    for layer, x, weights in zip(layers, inputs, maps, strict=True):
         assert not weights.requires_grad
-        q, k = (x @ layer.self_attention.in_proj.weight[:40].T + layer.self_attention.in_proj.bias[:40]).split(20, -1)
-        for head in range(5):
-            columns = slice(4 * head, 4 * head + 4)
-            powers = torch.einsum("bid,bjd->bij", q[..., columns], k[..., columns]).div(2.0).exp()
-            expected = powers / powers.sum(dim=-1, keepdim=True)
-            torch.testing.assert_close(weights[:, head], expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(weights, softmax_of_products(layer, x), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 5, length))
     assert torch.equal(model(images), logits)
     assert not model.training
