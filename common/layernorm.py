@@ -26,7 +26,10 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.unbiased:
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        if x.dtype in (torch.float16, torch.bfloat16):  # the squares overflow in half precision
+            return self.forward(x.float()).to(x.dtype)
         centred = x - x.mean(dim=-1, keepdim=True)
+        centred = centred - centred.mean(dim=-1, keepdim=True)  # what rounding the mean left; eps would not hide it
         variance = centred.square().sum(dim=-1, keepdim=True) / (x.shape[-1] - 1)
         # The square root has an infinite slope at 0: a constant row takes another branch and keeps a finite gradient.
         constant = variance == 0

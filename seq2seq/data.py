@@ -5,16 +5,39 @@ Shapes: N pairs, S source length, T target length, both with padding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from common import UserError
+from common.training.seeding import generator
+from seq2seq.multi30k import read_multi30k
+from seq2seq.text_files import Pair, read_pairs
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 from seq2seq.toy import toy_split
 
-Pair = tuple[str, str]
 EXAMPLE: Pair = ("ich mochte ein bier", "i want a beer")
+HELD_OUT = 1000
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """What is read of a corpus, and how its text becomes ids."""
+
+    source: str = "de"
+    """The language to translate from: de, en or fr of Multi30k; for files a name only."""
+    target: str = "en"
+    """The language to translate into."""
+    valid: tuple[str, ...] = ()
+    """Validation pairs as files like those of --data; otherwise a twentieth of the pairs, at most 1000, is held out."""
+    test: tuple[str, ...] = ()
+    """Test pairs, likewise."""
+    vocabulary: int = 8000
+    """The most ids of a tokenizer (byte-pair encoding, learnt from the training pairs)."""
+    joint: bool = True
+    """One vocabulary for both languages, as --tie all and --tie embeddings need it."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +53,86 @@ class PairData:
     example: Pair = EXAMPLE
     source_padding: int = 0
     """Positions of padding behind the longest source."""
+    metric: str = "val_exact_match"
+    """The validation figure that chooses the best weights."""
+    languages: tuple[str, str] = ("de", "en")
+    dropped: int = 0
+    """Pairs left out because a side was blank."""
 
 
-def _toy() -> PairData:
+def _toy(data_dir: Path, options: CorpusOptions) -> PairData:
     splits = toy_split()
     joint = Tokenizer.of_words(text for pair in splits["train"] for text in pair)
     return PairData("toy", splits["train"], splits["valid"], splits["test"], joint, joint)
 
 
-def _seed() -> PairData:
+def _seed(data_dir: Path, options: CorpusOptions) -> PairData:
     """One pair: source entries P and 4 words, target entries P, 4 words, S and E; source "ich mochte ein bier P"."""
     source = Tokenizer.of_words([EXAMPLE[0]], symbols=False, unknown=False)
     target = Tokenizer.of_words([EXAMPLE[1]], unknown=False)
     return PairData("seed", [EXAMPLE], [EXAMPLE], [EXAMPLE], source, target, source_padding=1)
 
 
-DATASETS: dict[str, Callable[[], PairData]] = {"toy": _toy, "seed": _seed}
+def _multi30k(data_dir: Path, options: CorpusOptions) -> PairData:
+    train, valid, test = (
+        read_multi30k(data_dir, split, options.source, options.target) for split in ("train", "val", "test_2016_flickr")
+    )
+    return _with_byte_pairs("multi30k", (train, valid, test), options)
+
+
+# Every reader takes (data_dir, options).
+DATASETS: dict[str, Callable[[Path, CorpusOptions], PairData]] = {"toy": _toy, "seed": _seed, "multi30k": _multi30k}
+
+
+def load_data(data: Sequence[str], data_dir: Path, options: CorpusOptions) -> PairData:
+    """A data set by its name, or a person's own files (see ``text_files``).
+
+    Raises:
+        ValueError: neither a known name nor readable files, or no pairs in them.
+    """
+    if len(data) == 1 and data[0] in DATASETS:
+        return DATASETS[data[0]](data_dir, options)
+    files = [Path(name) for name in data]
+    if len(files) == 1 and not files[0].exists():
+        raise UserError(f"unknown data {data[0]!r}; choose one of {', '.join(DATASETS)}, or give files of pairs")
+    train, dropped = read_pairs(files)
+    given = [read_pairs([Path(p) for p in paths])[0] if paths else None for paths in (options.valid, options.test)]
+    for name, pairs in (("--data", train), ("--valid", given[0]), ("--test", given[1])):
+        if pairs == []:
+            raise UserError(f"there is no pair in the files of {name}; both sides of a pair need words")
+    count = min(HELD_OUT, len(train) // 20)
+    if not count and None in given:
+        raise UserError(f"{len(train)} pairs are too few to hold some out; give 20 or more, or --valid and --test")
+    mixed = torch.randperm(len(train), generator=generator("held out")).tolist()
+    for i, pairs in enumerate(given):
+        if pairs is None:
+            given[i] = [train[row] for row in mixed[:count]]
+            mixed = mixed[count:]
+    kept = [train[row] for row in sorted(mixed)]
+    valid, test = (pairs or [] for pairs in given)
+    return _with_byte_pairs(files[0].stem, (kept, valid, test), options, dropped)
+
+
+def _with_byte_pairs(
+    name: str, splits: tuple[list[Pair], list[Pair], list[Pair]], options: CorpusOptions, dropped: int = 0
+) -> PairData:
+    train, valid, test = splits
+    if options.joint:
+        source = target = Tokenizer.of_bpe((text for pair in train for text in pair), options.vocabulary)
+    else:
+        source, target = (Tokenizer.of_bpe((pair[i] for pair in train), options.vocabulary) for i in range(2))
+    return PairData(
+        name,
+        train,
+        valid,
+        test,
+        source,
+        target,
+        example=valid[0],
+        metric="val_bleu",
+        languages=(options.source, options.target),
+        dropped=dropped,
+    )
 
 
 @dataclass(frozen=True)

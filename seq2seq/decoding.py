@@ -3,21 +3,21 @@
 Shapes: B batch, S source length, T target length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from seq2seq.beam import beam_search
 from seq2seq.data import pad
 from seq2seq.model import Seq2Seq
+from seq2seq.search import GREEDY, Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 
+T = TypeVar("T")
 DECODING_BATCH = 256
-
-
-def length_limit(source_length: int) -> int:
-    """The most tokens a translation may have, where the caller does not say."""
-    return 2 * source_length + 10
+"""Hypotheses decoded together."""
 
 
 @torch.inference_mode()
@@ -27,20 +27,21 @@ def greedy(model: Seq2Seq, source: Tensor, max_length: int | None = None) -> lis
     Args:
         model: in evaluation mode.
         source: ids (B, S), padded at the end.
-        max_length: see ``length_limit``.
+        max_length: see ``length_limits``.
 
     Returns:
         For each sentence the ids of its translation, in the order of the source.
     """
-    limit = length_limit(source.shape[1]) if max_length is None else max_length
+    limits = length_limits(source, max_length)
+    longest = int(limits.max()) if len(source) else 0
     never = torch.tensor([PAD_ID, model.config.start_id], device=source.device)
     rows = torch.arange(len(source), device=source.device)  # which sentence each row of the batch is
     tokens = torch.full_like(rows, model.config.start_id)
-    written = torch.full((len(source), limit), PAD_ID, device=source.device)
+    written = torch.full((len(source), longest), PAD_ID, device=source.device)
     state = model.start(source)
-    for t in range(limit):
-        tokens = model.step(tokens, state).index_fill(1, never, float("-inf")).argmax(dim=1)
-        going = (tokens != model.config.end_id).nonzero().squeeze(1)
+    for t in range(longest):
+        tokens = model.step(tokens, state).index_fill_(1, never, float("-inf")).argmax(dim=1)
+        going = ((tokens != model.config.end_id) & (limits[rows] > t)).nonzero().squeeze(1)
         if len(going) < len(rows):  # finished sentences leave the batch
             rows, tokens = rows[going], tokens[going]
             if not len(rows):
@@ -50,20 +51,45 @@ def greedy(model: Seq2Seq, source: Tensor, max_length: int | None = None) -> lis
     return [[i for i in row if i != PAD_ID] for row in written.tolist()]
 
 
-def translate(
-    model: Seq2Seq, texts: Sequence[str], source: Tokenizer, target: Tokenizer, max_length: int | None = None
-) -> list[str]:
-    """One translation for each text, in order; a blank text stays blank and never reaches the model.
+def search_ids(model: Seq2Seq, ids: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+    """The translations of each row of source ids with their scores, in order, best first; an empty row has none."""
+    return _by_length(model, ids, search.beam, lambda source: beam_search(model, source, search), [])
 
-    Sentences of like length are decoded together.
-    """
+
+def translate(
+    model: Seq2Seq, texts: Sequence[str], source: Tokenizer, target: Tokenizer, search: Search = GREEDY
+) -> list[str]:
+    """The best translation of each text, in order; a blank text stays blank and never reaches the model."""
+    return decode_lines(best_ids(model, encode_texts(texts, source), search), target)
+
+
+def best_ids(model: Seq2Seq, ids: Sequence[Sequence[int]], search: Search = GREEDY) -> list[list[int]]:
+    """The best translation of each row of source ids, in order; of an empty row an empty one."""
+    if search.beam == 1 and not search.min_length:  # no scores are needed
+        return _by_length(model, ids, 1, lambda source: greedy(model, source, search.max_length), [])
+    return [hypotheses[0].ids if hypotheses else [] for hypotheses in search_ids(model, ids, search)]
+
+
+def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The ids of each text without the blanks around it; none where it is all blank."""
+    return tokenizer.encode([text.strip() for text in texts])
+
+
+def decode_lines(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[str]:
+    """The text of each row of ids in one line: a line feed, which a model over bytes may write, becomes a blank."""
+    return [text.replace("\n", " ") for text in tokenizer.decode(ids)]
+
+
+def _by_length(
+    model: Seq2Seq, ids: Sequence[Sequence[int]], beam: int, decode: Callable[[Tensor], list[T]], nothing: T
+) -> list[T]:
+    """Decodes sentences of like length together and puts them back in order; an empty row is not decoded."""
     device = next(model.parameters()).device
-    ids = source.encode(texts)
-    order = sorted((i for i in range(len(texts)) if ids[i]), key=lambda i: len(ids[i]))
-    translations = [""] * len(texts)
-    for first in range(0, len(order), DECODING_BATCH):
-        some = order[first : first + DECODING_BATCH]
-        batch, _ = pad([ids[i] for i in some])
-        for i, text in zip(some, target.decode(greedy(model, batch.to(device), max_length)), strict=True):
-            translations[i] = text
-    return translations
+    order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
+    found = [nothing] * len(ids)
+    together = max(DECODING_BATCH // beam, 1)
+    for first in range(0, len(order), together):
+        some = order[first : first + together]
+        for i, result in zip(some, decode(pad([ids[i] for i in some])[0].to(device)), strict=True):
+            found[i] = result
+    return found

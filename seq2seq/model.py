@@ -73,10 +73,14 @@ class DecodingState:
     def __init__(self, memory: Tensor, memory_mask: Tensor, cache: DecoderCache) -> None:
         self.memory, self.memory_mask, self.cache = memory, memory_mask, cache
 
-    def reorder(self, rows: Tensor) -> None:
-        """Keeps the batch rows named by ``rows`` (int64)."""
-        self.memory, self.memory_mask = self.memory.index_select(0, rows), self.memory_mask.index_select(0, rows)
-        self.cache.reorder(rows)
+    def reorder(self, rows: Tensor, *, source: bool = True) -> None:
+        """Keeps the batch rows named by ``rows`` (int64); not ``source``: each row keeps the sentence it has."""
+        if source:
+            self.memory, self.memory_mask = self.memory.index_select(0, rows), self.memory_mask.index_select(0, rows)
+            self.cache.reorder(rows)
+        else:
+            for written, _ in self.cache.layers:
+                written.reorder(rows)
 
 
 class Seq2Seq(nn.Module):

@@ -18,6 +18,8 @@ from seq2seq.decoding import translate
 from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.tokenizer import PAD_ID
 
+EVALUATION_BATCH = 128
+
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Logits (B, T, V), labels (B, T) -> the loss summed over the labels that are not padding, and their number."""
@@ -43,10 +45,9 @@ class Translation:
         *,
         batch_tokens: int,
         label_smoothing: float = 0.0,
-        metric: str = "val_exact_match",
         seed: int = 0,
     ) -> None:
-        self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, metric, seed
+        self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, data.metric, seed
         self.pairs = encode_pairs(data.train, data)
         self.valid_pairs = encode_pairs(data.valid, data)
         self._longer, self._cuts = plan_batches(self.pairs, batch_tokens)
@@ -56,6 +57,7 @@ class Translation:
             "config": asdict(config),
             "source_tokenizer": data.source_tokenizer.to_json(),
             "target_tokenizer": data.target_tokenizer.to_json(),
+            "languages": list(data.languages),
         }
         self.settings: dict[str, Any] = {
             "data": data.name,
@@ -70,7 +72,18 @@ class Translation:
         epoch, n = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, self._shuffled(epoch))
-        return self.pairs.batch(self._order[1][n][part::parts])
+        rows = self._order[1][n]
+        if part < len(rows):
+            return self.pairs.batch(rows[part::parts])
+        # More parts than pairs: one pair without a label, for processes pass something forward and backward together.
+        source, target = self.pairs.batch(rows[:1])
+        return source, torch.cat((target[:, :1], torch.full_like(target[:, 1:], PAD_ID)), dim=1)
+
+    def padding_share(self) -> float:
+        """Which share of all positions, source and target, of the batches of the first epoch is padding."""
+        batches = [ids for rows in self._shuffled(0) for ids in self.pairs.batch(rows)]
+        padding, total = sum(int((ids == PAD_ID).sum()) for ids in batches), sum(ids.numel() for ids in batches)
+        return padding / total
 
     def _shuffled(self, epoch: int) -> list[Tensor]:
         """The rows of each batch: pairs of like length together, in random order among equals, batches shuffled."""
@@ -93,12 +106,12 @@ class Translation:
 
     def _validation_loss(self, model: Seq2Seq, pairs: EncodedPairs) -> tuple[float, float]:
         device = next(model.parameters()).device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        sums = torch.zeros(2, dtype=torch.float64)
         mine = torch.arange(len(pairs))[distributed.rank() :: distributed.world_size()]
-        for rows in mine[pairs.target_lengths[mine].sort().indices].split(128):
+        for rows in mine[pairs.target_lengths[mine].sort().indices].split(EVALUATION_BATCH):
             source, target = (ids.to(device) for ids in pairs.batch(rows))
             loss, count = cross_entropy(model(source, target[:, :-1]), target[:, 1:])
-            sums += torch.stack((loss.double(), count.double()))
+            sums += torch.tensor((loss.item(), count.item()), dtype=torch.float64)
         loss, count = distributed.sum_over_processes(sums).tolist()
         return loss, count
 

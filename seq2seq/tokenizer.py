@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer as Library
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers import decoders, normalizers, pre_tokenizers, trainers
+from tokenizers.models import BPE, WordLevel
 
 from common import UserError
 
@@ -27,14 +27,41 @@ class Tokenizer:
 
     @classmethod
     def of_words(cls, texts: Iterable[str], *, symbols: bool = True, unknown: bool = True) -> "Tokenizer":
-        """One id a word, in the order of their first appearance; words are what white space separates."""
-        vocabulary = {UNKNOWN: 0} if unknown else {}
+        """One id a word of normal form C, in the order of first appearance; white space separates words."""
+        vocabulary, form = ({UNKNOWN: 0} if unknown else {}), normalizers.NFC()
         for text in texts:
-            for word in text.split():
+            for word in form.normalize_str(text).split():
                 vocabulary.setdefault(word, len(vocabulary))
         library = Library(WordLevel(vocabulary, unk_token=UNKNOWN))
-        library.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+        library.normalizer = form  # pyright: ignore[reportAttributeAccessIssue]
+        library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
         return cls(library, symbols)
+
+    @classmethod
+    def of_bpe(cls, texts: Iterable[str], size: int) -> "Tokenizer":
+        """Byte-pair encoding over UTF-8 bytes, so that no text is unknown (Sennrich et al. 2016; GPT-2's pieces).
+
+        Decoding gives back the text in its normal form C, and otherwise character for character. A space is put before
+        the text and taken away again, so that a word is the same at the beginning as in the middle.
+
+        Args:
+            texts: what the merges are learnt from, the training side only.
+            size: the largest number of ids, padding, start and end included.
+
+        Raises:
+            ValueError: size has no room for the 256 bytes and the three symbols.
+        """
+        if size < 256 + 3:
+            raise UserError(f"a vocabulary of {size} is too small; 256 bytes and three symbols need 259")
+        library = Library(BPE())
+        library.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])  # pyright: ignore[reportAttributeAccessIssue]
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+        library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])  # pyright: ignore[reportAttributeAccessIssue]
+        trainer = trainers.BpeTrainer(
+            vocab_size=size - 3, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        )
+        library.train_from_iterator(texts, trainer)
+        return cls(library)
 
     def __len__(self) -> int:
         return 1 + self._words + 2 * self.symbols
@@ -42,13 +69,14 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without start and end. Raises ValueError at a word no id can stand for."""
         try:
-            encoded = self.library.encode_batch(list(texts))
+            encoded = self.library.encode_batch(list(texts), add_special_tokens=False)
         except Exception as error:  # the library raises the bare class
             known = self.library.get_vocab()
             for text in texts:
                 for word in text.split():
                     if word not in known:
-                        raise UserError(f"unknown word {word!r}; this model knows {', '.join(known)}") from None
+                        words = ", ".join(sorted(known, key=known.__getitem__))
+                        raise UserError(f"unknown word {word!r}; this model knows {words}") from None
             raise error
         return [[i + 1 for i in one.ids] for one in encoded]
 
@@ -60,7 +88,7 @@ class Tokenizer:
     def names(self, ids: Sequence[int]) -> list[str]:
         """What to write beside each id in a picture."""
         symbols = {PAD_ID: "P", self.start_id: "S", self.end_id: "E"}
-        return [symbols[i] if i in symbols else str(self.library.id_to_token(i - 1)) for i in ids]
+        return [symbols[i] if i in symbols else self.decode([[i]])[0] for i in ids]
 
     def to_json(self) -> dict[str, object]:
         """What ``from_json`` takes."""

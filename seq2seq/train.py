@@ -15,8 +15,9 @@ from common.training.checkpoint import write_json
 from common.training.cli import parse_options, run_command
 from common.training.run import METRICS, WEIGHTS, open_run, say
 from common.training.seeding import derive_seed
+from common.training.step import choose_device
 from seq2seq.attention_picture import draw_attention
-from seq2seq.data import DATASETS, PairData
+from seq2seq.data import CorpusOptions, PairData, load_data
 from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
 from seq2seq.task import Translation, translation_figures
 from seq2seq.weights import load_seq2seq
@@ -26,8 +27,9 @@ from seq2seq.weights import load_seq2seq
 class Options:
     """Train a translator on sentence pairs, and test it once at the end."""
 
-    data: str = "toy"
-    """toy: a small German-English world made by a grammar; seed: the one pair of the toy task."""
+    data: tuple[str, ...] = ("toy",)
+    """toy: a small German-English world made by a grammar; multi30k: captions of pictures in German, English and
+    French; seed: the one pair of the toy task; or your own source and target file, or one of tab-separated pairs."""
     data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
     """Where data sets lie or are downloaded to."""
     out: Path | None = None
@@ -50,14 +52,33 @@ class Options:
     """Positions in a step on the longer side, padding included, over all processes."""
     label_smoothing: float = 0.1
     """Share of the target that is spread over all words; never over padding."""
+    final_test: bool = True
+    """Translate the test pairs at the end; switch it off while you still choose between settings."""
+    corpus: CorpusOptions = field(default_factory=CorpusOptions)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=6, learning_rate=3e-3, warmup=0.1))
 
 
-BY_DATA: dict[str, dict[str, Any]] = {}
+BY_DATA: dict[str, dict[str, Any]] = {
+    "multi30k": {  # the recipe of Wu et al. 2021, section 3.2
+        "size": "tiny",
+        "batch_tokens": 8192,
+        "training": {
+            "epochs": 70,
+            "learning_rate": 5e-3,
+            "schedule": "inverse_sqrt",
+            "warmup": 2000.0,
+            "optimizer": "adam",
+            "betas": (0.9, 0.98),
+            "weight_decay": 0.0,
+            "average_last": 10,
+            "patience": 10,
+        },
+    },
+}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "seed": {
-        "data": "seed",
+        "data": ("seed",),
         "size": "base",
         "tie": "none",
         "padding_row": True,
@@ -69,7 +90,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def model_config(options: Options, data: PairData) -> Seq2SeqConfig:
-    """The model that the options describe."""
+    """The model that the options describe. Raises ValueError where weights are tied over two vocabularies."""
+    if options.tie in ("embeddings", "all") and data.source_tokenizer is not data.target_tokenizer:
+        raise UserError(f"--tie {options.tie} needs one joint vocabulary; add --joint, or --tie decoder_output or none")
     n_layers, layers = SIZES[options.size]
     start_id, end_id = data.target_tokenizer.start_id, data.target_tokenizer.end_id
     assert start_id is not None
@@ -89,21 +112,24 @@ def model_config(options: Options, data: PairData) -> Seq2SeqConfig:
 
 def run(options: Options) -> None:
     """Trains as the options say and keeps the run folder."""
-    if options.data not in DATASETS:
-        raise UserError(f"unknown data {options.data!r}; choose one of {', '.join(DATASETS)}")
-    out = options.out or Path("runs") / options.data
+    out = options.out or Path("runs") / Path(options.data[0]).stem
     if options.resume and (out / METRICS).exists():
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return
     saved_options = json.loads(json.dumps(asdict(replace(options, resume=False, overwrite=False)), default=str))
-    open_run(out, {"options": saved_options}, resume=options.resume, overwrite=options.overwrite)
-    data = DATASETS[options.data]()
+    device = choose_device(options.training.device)
+    resume = options.resume
+    if not options.training.dry_run:
+        resume = open_run(out, {"options": saved_options}, resume=options.resume, overwrite=options.overwrite)
+    with distributed.one_per_machine_first(device):
+        data = load_data(options.data, options.data_dir, options.corpus)
     config = model_config(options, data)
     seed = options.training.seed
     torch.manual_seed(derive_seed("weights", seed))
     model = Seq2Seq(config)
     parameters = sum(p.numel() for p in model.parameters())
-    say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs")
+    dropped = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
+    say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs{dropped}")
     say(
         f"translator {options.size}: {parameters:,} parameters, {len(data.source_tokenizer)} source and "
         f"{len(data.target_tokenizer)} target entries"
@@ -111,25 +137,27 @@ def run(options: Options) -> None:
     task = Translation(
         data, config, batch_tokens=options.batch_tokens, label_smoothing=options.label_smoothing, seed=seed
     )
-    figures = train(model, task, options.training, out=out, resume=options.resume)
+    say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
+    figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:
         return
-    best, source, target = load_seq2seq(out / WEIGHTS)
-    best.to(next(model.parameters()).device)
-    hypotheses = task.translate(best, data.test)
-    tested = translation_figures(hypotheses, [reference for _, reference in data.test])
-    figures = {"data": data.name, **{f"test_{name}": value for name, value in tested.items()}, **figures}
+    best, source, target, _ = load_seq2seq(out / WEIGHTS)
+    best.to(device)
+    figures = {"data": data.name, **figures}
+    if options.final_test:
+        hypotheses = task.translate(best, data.test)
+        tested = translation_figures(hypotheses, [reference for _, reference in data.test])
+        figures |= {f"test_{name}": value for name, value in tested.items()}
+        shown = list(zip(data.test, hypotheses, strict=True))[:: max(len(data.test) // 5, 1)][:5]
+        for (text, reference), hypothesis in shown:
+            say(f"  {text}  ->  {hypothesis}" + ("" if hypothesis == reference else f"   (expected: {reference})"))
+        say(
+            f"test exact match {tested['exact_match']:.1%}, BLEU {tested['bleu']:.1f} ({len(data.test)} held-out pairs)"
+        )
     if distributed.is_main():
         draw_attention(out / "attention.png", best, data.example[0], source, target)
         write_json(out / METRICS, figures)
-    for (text, reference), hypothesis in list(zip(data.test, hypotheses, strict=True))[:: max(len(data.test) // 5, 1)][
-        :5
-    ]:
-        say(f"  {text}  ->  {hypothesis}" + ("" if hypothesis == reference else f"   (expected: {reference})"))
-    say(
-        f"test exact match {tested['exact_match']:.1%}, BLEU {tested['bleu']:.1f} ({len(data.test)} held-out pairs); "
-        f"everything is in {out}"
-    )
+    say(f"everything is in {out}")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A translator's weights file: written by training, turned back into a model and its tokenizers here."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from common.config import from_dict
 from common.training.checkpoint import load_weights, read_weights
@@ -10,8 +11,18 @@ from seq2seq.tokenizer import Tokenizer
 KIND = "seq2seq"
 
 
-def load_seq2seq(path: Path) -> tuple[Seq2Seq, Tokenizer, Tokenizer]:
-    """The model of a weights file, in evaluation mode, and its source and target tokenizers.
+class Translator(NamedTuple):
+    """What a weights file holds."""
+
+    model: Seq2Seq
+    source: Tokenizer
+    target: Tokenizer
+    languages: tuple[str, str]
+    """Translated from and into, such as ("de", "en")."""
+
+
+def load_seq2seq(path: Path) -> Translator:
+    """The model of a weights file, in evaluation mode, and its tokenizers.
 
     Raises:
         ValueError: not a translator's weights file of this program.
@@ -20,4 +31,5 @@ def load_seq2seq(path: Path) -> tuple[Seq2Seq, Tokenizer, Tokenizer]:
     model = Seq2Seq(from_dict(Seq2SeqConfig, description["config"]))
     load_weights(model, tensors, str(path))
     source, target = (Tokenizer.from_json(description[f"{side}_tokenizer"]) for side in ("source", "target"))
-    return model.eval(), source, target
+    from_language, into_language = description["languages"]
+    return Translator(model.eval(), source, target, (from_language, into_language))

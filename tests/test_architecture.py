@@ -123,7 +123,7 @@ def test_importing_the_packages_is_silent():
 
 
 def test_importing_a_model_does_not_pay_for_training():
-    heavy = "{'timm', 'torchvision', 'sklearn', 'matplotlib', 'tyro', 'sacrebleu'}"
+    heavy = "{'timm', 'torchvision', 'sklearn', 'matplotlib', 'sacrebleu'}"
     code = f"import sys, common, vit, seq2seq; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"

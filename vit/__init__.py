@@ -2,5 +2,6 @@
 
 from vit.model import SIZES, ViT, ViTConfig
 from vit.patch_embedding import PatchEmbedding, patchify
+from vit.weights import load_vit as load
 
-__all__ = ["SIZES", "PatchEmbedding", "ViT", "ViTConfig", "patchify"]
+__all__ = ["SIZES", "PatchEmbedding", "ViT", "ViTConfig", "load", "patchify"]

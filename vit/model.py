@@ -147,12 +147,14 @@ class ViT(nn.Module):
 def multiply_adds(config: ViTConfig) -> int:
     """Multiply-adds of one picture's forward pass: matrix products only (norms, softmax and biases left out).
 
-    Per layer T * (4 D^2 + 2 D F) for projections and feed-forward and 2 T^2 D for scores and weighted sums.
+    Per layer T * (4 D^2 + 2 D F) for projections (3 D^2 where queries and keys share theirs) and feed-forward, and
+    2 T^2 D for scores and weighted sums.
     """
     height, width = grid_size(config.image_size, config.patch_size)
     patches, d_model, d_ff = height * width, config.layers.d_model, config.layers.d_ff
     length = patches + (config.pooling == "class_token")
     embedding = patches * config.patch_size[0] * config.patch_size[1] * config.channels * d_model
-    layer = length * (4 * d_model**2 + 2 * d_model * d_ff) + 2 * length**2 * d_model
+    projections = 3 if config.layers.attention == "shared_query_key" else 4
+    layer = length * (projections * d_model**2 + 2 * d_model * d_ff) + 2 * length**2 * d_model
     pooling = 2 * length * d_model if config.pooling == "attention" else 0
     return embedding + config.n_layers * layer + pooling + d_model * config.n_classes

@@ -18,6 +18,7 @@ from vit.data import PictureData, Pictures
 from vit.model import ViTConfig
 
 EVALUATION_BATCH = 256
+NO_LABEL = -100  # of a picture that counts for nothing
 
 
 class ImageClassification:
@@ -71,12 +72,16 @@ class ImageClassification:
         height, width = self.images.shape[1:3]
         draw = Augment(self.augment, (height, width), len(chosen), rng)
         rows = torch.arange(len(chosen))[part::parts]
+        empty = not len(rows)  # more parts than pictures: processes still pass something forward and backward together
+        rows = torch.arange(1) if empty else rows
         images, labels = self._augmented(draw, chosen, rows)
         partner_labels, share = labels, torch.ones(len(rows), device=images.device)
         if draw.mix is not None:
             partners, partner_labels = self._augmented(draw, chosen, draw.mix.partner[rows])
             images = apply_mix(images, partners, draw.mix)
             share = share * draw.mix.share
+        if empty:
+            labels = partner_labels = torch.full_like(labels, NO_LABEL)
         return images, labels, partner_labels, share
 
     def _augmented(self, draw: Augment, chosen: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,10 +99,11 @@ class ImageClassification:
         losses = share * self._cross_entropy(logits, labels)
         if partner_labels is not labels:
             losses = losses + (1.0 - share) * self._cross_entropy(logits, partner_labels)
-        return losses.sum(), torch.tensor(len(labels), device=losses.device)
+        return losses.sum(), (labels != NO_LABEL).sum()
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+        smoothing = self.label_smoothing
+        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing, ignore_index=NO_LABEL)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy on the validation split; every picture counts once, over all processes."""
@@ -109,8 +115,7 @@ class ImageClassification:
         sums[0] = F.cross_entropy(logits, labels, reduction="sum")
         sums[1] = (logits.argmax(dim=1) == labels).sum()
         sums[2] = len(mine)
-        device = next(model.parameters()).device
-        loss, correct, count = distributed.sum_over_processes(sums.to(device)).tolist()
+        loss, correct, count = distributed.sum_over_processes(sums).tolist()
         return {"val_loss": loss / count, "val_accuracy": correct / count}
 
     def logits(self, model: nn.Module, pictures: Pictures, rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from common.training import distributed
 from common.training.checkpoint import load_weights, read_weights, save_weights, unique_state
+from common.training.run import LAST_WEIGHTS
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
@@ -40,7 +41,7 @@ class LastMean:
 
     def __init__(self, model: nn.Module, k: int, out: Path) -> None:
         self.k = k
-        self.folder = out / "last_weights"
+        self.folder = out / LAST_WEIGHTS
         self._mean = copy.deepcopy(model)
         self._steps: list[int] = []
 

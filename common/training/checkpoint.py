@@ -3,10 +3,11 @@ never executes code."""
 
 import json
 import os
-import pickle
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
@@ -19,17 +20,35 @@ FORMAT = 1
 _METADATA_KEY = "patchwords"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file beside the old one and renames it: at any moment the name holds a whole file."""
+PART = ".*.part"
+"""What a process that was killed while it wrote may leave behind, as a glob pattern."""
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the name when all is on the disk: the name always holds a whole file."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch wraps what the disk says
+        if not isinstance(cause, OSError):
+            raise
+        reason = f"cannot write {path} ({cause.strerror}); what was saved before is intact"
+        raise UserError(f"{reason}; make room, or choose another --out") from None
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all. Raises ValueError where the place cannot be written, or is full."""
+    with _beside(path) as file:
+        file.write(content)
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -38,16 +57,9 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes a resume state: plain data and tensors only."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(beside, "wb") as file:
-            torch.save({"format": FORMAT, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Writes a resume state, plain data and tensors only, whole or not at all. Raises ValueError as above."""
+    with _beside(path) as file:
+        torch.save({"format": FORMAT, **state}, file)
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -55,8 +67,9 @@ def load_state(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"no resume state at {path}; start the run without --resume")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        with warnings.catch_warnings(action="ignore"):  # torch warns about pickles that are not its own
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # an unpickler may raise anything on arbitrary bytes
         raise UserError(f"{path} is not a resume state of this program, or is damaged ({_first_line(error)})") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__

@@ -1,7 +1,10 @@
 """What the commands share: presets, one-line errors, exit codes."""
 
+import contextlib
 import dataclasses
+import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,9 +29,9 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(2)
     except Interrupted as stopped:
         sys.exit(stopped.exit_code)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as stopped:
+        print("stopped at once; what was saved before is intact", file=sys.stderr)
+        sys.exit(128 + (stopped.args[0] if stopped.args else signal.SIGINT))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing is left to say
         sys.exit(1)
@@ -40,7 +43,7 @@ def parse_options(
     by_data: Mapping[str, Mapping[str, Any]],
     arguments: Sequence[str] | None = None,
 ) -> Options:
-    """Reads the command line into a dataclass that has ``data``, ``preset``, ``resume`` and ``out``.
+    """Reads the command line into a dataclass that has ``data``, ``preset``, ``resume``, ``out`` and ``training``.
 
     ``--data NAME`` and ``--preset NAME`` change defaults; ``--resume --out RUN`` takes the options of the run, so that
     nothing has to be repeated. What is written on the line always wins.
@@ -51,12 +54,32 @@ def parse_options(
     if preset is not None and preset not in presets:
         raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(presets)}")
     if "--resume" in arguments and out is not None and (saved := read_config(Path(out)).get("options")):
-        default = from_dict(options, saved)
+        default = apply(from_dict(options, saved), {"training": {"max_steps": None}})  # that was for the first part
     else:
         default = apply(default, by_data.get(data or "", {}))
         if preset is not None:
             default = apply(default, {**presets[preset], "preset": preset})
-    return tyro.cli(options, args=arguments, default=default, config=(tyro.conf.OmitArgPrefixes,))
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(options, args=arguments, default=default, config=(tyro.conf.OmitArgPrefixes,))
+    except SystemExit as ended:
+        if not ended.code:
+            raise  # --help
+        raise UserError(_one_line(said.getvalue())) from None
+
+
+def _one_line(box: str) -> str:
+    """tyro's message in its box as one line: what is wrong, and the option that it thinks was meant."""
+    paragraphs: list[list[str]] = [[]]
+    for line in box.splitlines()[1:]:
+        text = line.strip("│╰╯─ ")
+        if text:
+            paragraphs[-1].append(text)
+        else:  # a rule
+            paragraphs.append([])
+    meant = next((p[1].split()[0] for p in paragraphs if len(p) > 1 and p[0].startswith("Perhaps you meant")), None)
+    return " ".join(paragraphs[0]).rstrip(".") + (f"; did you mean {meant}?" if meant else "; see --help")
 
 
 def apply(options: Options, changes: Mapping[str, Any]) -> Options:

@@ -1,7 +1,9 @@
 """How a run is trained; every field is an option of both commands."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import FlagCreatePairsOff
 
 from common.errors import UserError
 
@@ -52,10 +54,16 @@ class TrainingConfig:
     """auto: cuda, else mps, else cpu."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Of the matrix products (autocast); the weights stay fp32."""
-    compile: bool = False
+    compile: Annotated[bool, FlagCreatePairsOff] = False
     """Compile the model with torch.compile."""
     workers: int = 0
     """Processes that prepare batches ahead."""
+    shard: Annotated[bool, FlagCreatePairsOff] = False
+    """Cut parameters, gradients and optimizer state over the processes of torchrun (FSDP)."""
+    tensorboard: Annotated[bool, FlagCreatePairsOff] = False
+    """Write the figures for TensorBoard too, into the run folder."""
+    dry_run: Annotated[bool, FlagCreatePairsOff] = False
+    """Do two steps (the first to warm up) and one evaluation, say what the whole run takes, leave no file."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "evaluate_every"):
@@ -70,7 +78,21 @@ class TrainingConfig:
                 raise UserError(f"{name}={getattr(self, name)} must be 0 or more")
         if not 0.0 <= self.ema < 1.0:
             raise UserError(f"ema={self.ema} must lie in [0, 1)")
+        if self.shard and self.ema:
+            raise UserError(f"shard and ema={self.ema} do not go together; use --average-last")
+        if self.shard and self.precision == "fp16":
+            raise UserError("shard and precision=fp16 do not go together; use --precision bf16")
 
 
 # What may differ between a run and its continuation: the rest decides the result.
-FREE_ON_RESUME = ("max_steps", "save_minutes", "device", "workers", "compile", "accumulate")
+FREE_ON_RESUME = (
+    "max_steps",
+    "save_minutes",
+    "device",
+    "workers",
+    "compile",
+    "accumulate",
+    "shard",
+    "tensorboard",
+    "dry_run",
+)

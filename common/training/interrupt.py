@@ -16,7 +16,7 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """Holds back the first SIGINT or SIGTERM until the loop asks for it; a second one ends the program at once.
+    """Holds back the first SIGINT or SIGTERM until the loop asks for it; a SIGINT after it ends the program at once.
 
     Usage: ``with Interrupt() as interrupt: ... if interrupt.requested: save and leave``. What does not change the
     training state, such as an evaluation, runs under ``interrupt.allowed()`` and is broken off.
@@ -38,9 +38,11 @@ class Interrupt:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.requested and number == signal.SIGTERM:
+            return  # a cluster and torchrun both pass the one request on
         if self.requested:
             signal.signal(number, signal.SIG_DFL)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         self.requested = number
         if self._allowed:
             raise Interrupted(number)

@@ -25,6 +25,10 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     options: dict[str, Any] = {} if config.betas is None else {"betas": config.betas}
     if config.optimizer in ("adam", "adamw"):
         options["fused"] = True  # one kernel for all parameters; the same numbers
+    if config.optimizer in ("muon", "adamuon"):
+        # Orthogonalised updates are for the matrices between hidden layers; AdamW takes embeddings and the classifier.
+        outer = [name for name, _ in model.named_parameters() if not name.startswith(("encoder.", "decoder."))]
+        options |= {"momentum": 0.95, "nesterov": True, "fallback_list": outer}
     return create_optimizer_v2(
         model, opt=config.optimizer, lr=config.learning_rate, weight_decay=config.weight_decay, **options
     )

@@ -29,7 +29,7 @@ def test_variant_by_hand(variant: str, cross: bool) -> None:
         "unscaled": lambda query, key, head: dot(query, key),
         "shared_query_key": lambda query, key, head: dot(query, key) / math.sqrt(5),
         "additive": lambda query, key, head: sum(
-            layer.score.weight[head, n].item() * math.tanh(query[n] + key[n]) for n in range(5)
+            layer.get_parameter("score.weight")[head, n].item() * math.tanh(query[n] + key[n]) for n in range(5)
         ),
     }[variant]
     out, weights = attention_by_hand(layer, X, source, score)

@@ -76,13 +76,13 @@ def test_gradients_flow_through_cached_entries() -> None:
     cache, total = KVCache(), torch.tensor(0.0)
     for keys, values in pieces:
         all_keys, all_values = cache.append(keys, values)
-        total = total + (all_keys * 2.0 + all_values * 3.0).sum()
+        total = total + all_keys.square().sum() + all_values.pow(3).sum()  # needs what was read, unwritten to since
     total.backward()
-    for uses, (keys, values) in zip((3.0, 2.0, 1.0), pieces, strict=True):  # once at every step since it came
+    for uses, (keys, values) in zip((3, 2, 1), pieces, strict=True):  # once at every step since it came
         assert keys.grad is not None
         assert values.grad is not None
-        assert torch.equal(keys.grad, torch.full_like(keys, 2.0 * uses))
-        assert torch.equal(values.grad, torch.full_like(values, 3.0 * uses))
+        torch.testing.assert_close(keys.grad, uses * 2 * keys.detach())
+        torch.testing.assert_close(values.grad, uses * 3 * values.detach() ** 2)
 
 
 def test_decoder_cache_reorders_both_caches_of_every_layer() -> None:

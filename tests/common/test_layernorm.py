@@ -27,10 +27,11 @@ def test_known_values(unbiased: bool, row: list[float], expected: list[float]) -
     torch.testing.assert_close(out, torch.tensor(expected), atol=1e-4, rtol=0.0)
 
 
-def test_standard_form_is_that_of_torch() -> None:
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (3, 5, 7)])
+def test_standard_form_is_that_of_torch(shape: tuple[int, ...]) -> None:
     ours, theirs = randomise(LayerNorm(7, eps=0.01)), nn.LayerNorm(7, eps=0.01)
     theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(3, 5, 7)
+    x = torch.randn(shape)
     torch.testing.assert_close(ours(x), theirs(x))
 
 
@@ -50,14 +51,14 @@ def test_unbiased_form_by_hand() -> None:
 
 
 @pytest.mark.parametrize("unbiased", [False, True])
-@pytest.mark.parametrize("constant", [0.0, 3.0, -1000.0])
+@pytest.mark.parametrize("constant", [0.0, 3.0, -1000.0, 10.1, 1000.1])  # the mean of the last two is rounded
 def test_a_constant_row_gives_zeros_and_finite_gradients(unbiased: bool, constant: float) -> None:
-    norm = LayerNorm(4, unbiased=unbiased)
-    x = torch.randn(3, 4)
+    norm = LayerNorm(7, unbiased=unbiased)
+    x = torch.randn(3, 7)
     x[1] = constant
     x.requires_grad_()
     out = norm(x)
-    assert torch.equal(out[1], torch.zeros(4))
+    torch.testing.assert_close(out[1], torch.zeros(7), atol=1e-4, rtol=0.0)
     out.square().sum().backward()
     for gradient in (x.grad, norm.weight.grad, norm.bias.grad):
         assert gradient is not None

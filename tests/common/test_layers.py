@@ -9,8 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from common import DecoderLayer, Encoder, EncoderLayer, Residual, TransformerConfig
-from tests.common.helpers import randomise, real_up_to
+from common import (
+    ConvFeedForward,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LayerNorm,
+    Residual,
+    TransformerConfig,
+)
+from tests.common.helpers import attentions, randomise, real_up_to
 
 SMALL = TransformerConfig(d_model=15, n_heads=3, d_ff=11, dropout=0.0)
 
@@ -36,9 +46,15 @@ def test_residual_in_both_orders() -> None:
         torch.testing.assert_close(seen[0], residual.norm(x) if norm_first else x)
 
 
-def test_the_norm_is_built_from_the_config() -> None:
-    norm = Residual(config(norm_eps=0.25, unbiased_norm=True)).norm
-    assert (norm.eps, norm.unbiased) == (0.25, True)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_parts_are_built_from_the_config(norm_first: bool) -> None:
+    wanted = config(norm_first, norm_eps=0.25, unbiased_norm=True, feedforward="conv", attention_dropout=0.5)
+    for stack in (Encoder(wanted, 2), Decoder(wanted, 2)):
+        norms = [module for module in stack.modules() if isinstance(module, LayerNorm)]
+        assert {(norm.eps, norm.unbiased) for norm in norms} == {(0.25, True)}
+        assert [attention.dropout for attention in attentions(stack)] == [0.5] * (2 + 2 * isinstance(stack, Decoder))
+        assert sum(isinstance(module, ConvFeedForward) for module in stack.modules()) == 2
+        assert not any(isinstance(module, FeedForward) for module in stack.modules())
 
 
 def test_dropout_falls_on_the_branch_in_training_only() -> None:

@@ -1,0 +1,82 @@
+"""The resume state of a run: where it stands, what goes into ``last.pt``, and back."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch.optim.swa_utils import AveragedModel
+
+from common.errors import UserError
+from common.training import distributed
+from common.training.checkpoint import first_difference, load_state, load_weights, save_state, unique_state
+from common.training.config import FREE_ON_RESUME, TrainingConfig
+from common.training.run import STATE
+from common.training.shard import load_optimizer_state, optimizer_state
+from common.training.step import Stepper
+from common.training.task import Task
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    updates: int = 0  # steps that changed the weights: fp16 skips some, and they move no schedule
+    total: int = 0
+    planned: bool = True
+    best: float = -math.inf
+    best_step: int = -1
+    evaluated: int = -1
+    without_better: int = 0
+    seconds: float = 0.0  # in training steps
+    wall_seconds: float = 0.0  # with evaluations and saving
+    targets: float = 0.0
+    loss_sum: float = 0.0  # since the last evaluation
+    loss_targets: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)  # a row an evaluation
+
+
+def identity(task: Task, config: TrainingConfig) -> dict[str, Any]:
+    """What must be equal between a run and its continuation, as JSON would give it back."""
+    training = {key: value for key, value in asdict(config).items() if key not in FREE_ON_RESUME}
+    return json.loads(json.dumps({"model": task.description, "data": task.settings, "training": training}))
+
+
+def save(out: Path, own: Mapping[str, Any], progress: Progress, stepper: Stepper, ema: AveragedModel | None) -> None:
+    """Writes the resume state; every process calls it, one writes.
+
+    Raises:
+        ValueError: the place cannot be written; the state before is intact.
+    """
+    state = {
+        "identity": dict(own),
+        "progress": asdict(progress),
+        "model": stepper.whole_model().state_dict(),
+        "optimizer": optimizer_state(stepper.optimizer),
+        "scaler": stepper.scaler.state_dict(),
+        "ema": None if ema is None else ema.state_dict(),
+    }
+    if distributed.is_main():
+        save_state(out / STATE, state)
+
+
+def load(out: Path, own: Mapping[str, Any], stepper: Stepper, ema: AveragedModel | None) -> Progress:
+    """Reads the resume state into model, optimizer, scaler and average; returns where the run stands.
+
+    Raises:
+        ValueError: it is damaged, or of another model, data set or configuration.
+    """
+    saved = load_state(out / STATE)
+    difference = first_difference(saved["identity"], own)
+    if difference:
+        raise UserError(f"{out / STATE} belongs to another run: {difference}")
+    load_weights(stepper.model, {name: saved["model"][name] for name in unique_state(stepper.model)}, STATE)
+    stepper.take_whole_model()
+    load_optimizer_state(stepper.optimizer, saved["optimizer"])
+    stepper.scaler.load_state_dict(saved["scaler"])
+    if ema is not None:
+        ema.load_state_dict(saved["ema"])
+    return Progress(**saved["progress"])

@@ -1,0 +1,137 @@
+"""``python -m seq2seq.evaluate WEIGHTS --data multi30k --split SPLIT``: how good a translator is on unseen pairs."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+
+from common import UserError
+from common.training.checkpoint import write_atomically
+from common.training.cli import run_command
+from common.training.run import say
+from common.training.step import choose_device
+from seq2seq.data import DATASETS, CorpusOptions, Pair
+from seq2seq.decoding import best_ids, decode_lines, encode_texts
+from seq2seq.multi30k import read_multi30k
+from seq2seq.scores import raw_scores, token_scores
+from seq2seq.search import Search
+from seq2seq.text_files import read_lines, read_pairs
+from seq2seq.weights import load_seq2seq
+
+
+@dataclass(frozen=True)
+class Options:
+    """Translate pairs with a trained model and compare with their references: a table on stderr, JSON on stdout."""
+
+    weights: tyro.conf.Positional[Path]
+    """best.safetensors of a run."""
+    data: tuple[str, ...] = ("multi30k",)
+    """multi30k or toy; or a source and a target file, or one of tab-separated pairs."""
+    split: str = "test_2016_flickr"
+    """Of Multi30k: val, test_2016_flickr, test_2017_flickr, test_2017_mscoco, test_2018_flickr; of toy: valid, test."""
+    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    """Where data sets lie or are downloaded to."""
+    hypotheses: Path | None = None
+    """Write the translations to this file, one a line."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: cuda, else mps, else cpu."""
+    search: Search = field(default_factory=lambda: Search(beam=5))
+
+
+def pairs_to_translate(options: Options, languages: tuple[str, str]) -> tuple[list[Pair], list[str] | None]:
+    """The pairs of the options, and the references as the data set publishes their tokens, if it does."""
+    if options.data == ("multi30k",):
+        published = options.data_dir / "multi30k" / "tok" / f"{options.split}.lc.norm.tok.{languages[1]}"
+        pairs = read_multi30k(options.data_dir, options.split, *languages)
+        return pairs, read_lines(published) if published.exists() else None
+    if len(options.data) == 1 and options.data[0] in DATASETS:
+        data = DATASETS[options.data[0]](options.data_dir, CorpusOptions())
+        splits = {"valid": data.valid, "test": data.test, "test_2016_flickr": data.test}
+        if options.split not in splits:
+            raise UserError(f"unknown split {options.split!r}; choose valid or test")
+        return list(splits[options.split]), None
+    pairs, dropped = read_pairs([Path(name) for name in options.data])
+    if dropped:
+        say(f"{dropped} pairs left out because a side was blank")
+    return pairs, None
+
+
+def run(options: Options) -> None:
+    """Evaluates as the options say."""
+    device = choose_device(options.device)
+    translator = load_seq2seq(options.weights)
+    pairs, reference_tokens = pairs_to_translate(options, translator.languages)
+    if not pairs:
+        raise UserError(f"no pairs in {' '.join(options.data)}; both sides of a pair need words")
+    references = [reference for _, reference in pairs]
+    began = time.monotonic()
+    ids = best_ids(
+        translator.model.to(device), encode_texts([text for text, _ in pairs], translator.source), options.search
+    )
+    seconds = time.monotonic() - began
+    hypotheses = decode_lines(ids, translator.target)
+    figures: dict[str, Any] = {
+        "weights": str(options.weights),
+        "data": list(options.data),
+        "split": options.split,
+        "languages": list(translator.languages),
+        "sentences": len(pairs),
+        "search": asdict(options.search),
+        "parameters": sum(p.numel() for p in translator.model.parameters()),
+        "exact_match": sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(pairs),
+        "seconds": round(seconds, 3),
+        "tokens_per_second": round(sum(map(len, ids)) / seconds, 1),
+        "threads": torch.get_num_threads(),
+        "cased": raw_scores(hypotheses, references),
+        "lowercased": raw_scores(hypotheses, references, lowercase=True),
+        "lc_tok": None,
+    }
+    try:
+        figures["lc_tok"] = token_scores(hypotheses, references, translator.languages[1], reference_tokens)
+    except UserError as error:
+        say(f"left out: {error}")
+    if options.hypotheses is not None:
+        write_atomically(options.hypotheses, "".join(f"{text}\n" for text in hypotheses).encode())
+    _print_table(figures)
+    print(json.dumps(figures, ensure_ascii=False))
+
+
+def _print_table(figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    source, target = figures["languages"]
+    table = Table(title=f"{' '.join(figures['data'])} {figures['split']}, {source} to {target}")
+    for column in ("", "BLEU", "chrF"):
+        table.add_column(column)
+    rows = {name: figures[name] for name in ("cased", "lowercased", "lc_tok") if figures[name]}
+    for name, row in rows.items():
+        table.add_row(name, f"{row['bleu']:.2f}", f"{row['chrf']:.2f}" if "chrf" in row else "")
+    Console(stderr=True).print(table)
+    for name, row in rows.items():
+        say(f"{name}: BLEU {row['bleu_signature']}" + (f", chrF {row['chrf_signature']}" if "chrf" in row else ""))
+    if figures["lc_tok"]:
+        row = figures["lc_tok"]
+        say(
+            f"lc_tok: {row['hypothesis_tokens']:,} tokens against {row['reference_tokens']:,}, "
+            f"references {row['references']}"
+        )
+    say(
+        f"{figures['sentences']} sentences in {figures['seconds']:.1f} s "
+        f"({figures['tokens_per_second']:,.0f} tokens/s, beam {figures['search']['beam']})"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run_command(lambda: run(tyro.cli(Options, args=arguments, config=(tyro.conf.OmitArgPrefixes,))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The commands as a person runs them: a line for a line, files where they belong, mistakes in one line."""
+
+import json
+
+import pytest
+import torch
+
+from common import UserError
+from common.training.checkpoint import save_weights
+from seq2seq.evaluate import main as evaluate
+from seq2seq.toy import toy_split
+from seq2seq.train import main as train
+from seq2seq.translate import main as translate
+from seq2seq.translate import read_lines
+from tests.seq2seq.helpers import Stream, run_main
+
+RUN_FILES = {"attention.png", "best.safetensors", "config.json", "curves.png", "last.pt", "log.jsonl", "metrics.json"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short run on a part of the toy world: too short to translate well."""
+    part = {name: pairs[::9] for name, pairs in toy_split().items()}
+    out = tmp_path_factory.mktemp("runs") / "the toy (ü)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("seq2seq.data.toy_split", lambda: part)
+        options = [
+            "--data",
+            "toy",
+            "--epochs",
+            "4",
+            "--evaluate-every",
+            "4",
+            "--batch-tokens",
+            "1024",
+            "--device",
+            "cpu",
+            "--out",
+            str(out),
+        ]
+        patch.setattr("sys.argv", ["train", *options])
+        train()
+    return out
+
+
+@pytest.fixture(scope="module")
+def weights(run):
+    return run / "best.safetensors"
+
+
+def test_a_run_keeps_its_files(run):
+    assert {file.name for file in run.iterdir()} == RUN_FILES
+    figures = json.loads((run / "metrics.json").read_text())
+    assert figures["data"] == "toy"
+    assert figures["epochs"] == 4
+    assert {"test_exact_match", "test_bleu", "val_exact_match", "train_seconds", "parameters"} <= figures.keys()
+    (row,) = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert {
+        "step",
+        "epoch",
+        "loss",
+        "learning_rate",
+        "val_loss",
+        "val_exact_match",
+        "val_bleu",
+        "seconds",
+    } <= row.keys()
+    assert json.loads((run / "config.json").read_text())["options"]["batch_tokens"] == 1024
+
+
+def test_a_finished_run_says_so_and_is_not_overwritten(run, capsys):
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    ran = run_main(train, ["--data", "toy", "--out", run], capsys)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "holds a run; add --resume to go on" in ran.err
+    ran = run_main(train, ["--resume", "--out", run], capsys)
+    assert ran.code == 0
+    assert "is finished; its figures are in" in ran.err
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (b"ich mochte ein bier\n", 1),
+        (b"ich mochte ein bier", 1),  # no line feed at the end of the file
+        (b"", 0),
+        (b"\n", 1),
+        (b"\n\nich sehe das schaf\n   \ner liest ein buch\n\t\n\n", 7),
+        (b"\xef\xbb\xbfich mochte ein bier\r\nich sehe das schaf\r\n", 2),
+        ("ich mochte ein bier\u2028ich sehe\x85das\x0bschaf\x0c\rund\n".encode(), 1),  # breaks that are none
+        ("ich mochte 🍺 <s> </s> <pad>\n".encode(), 1),
+    ],
+)
+def test_as_many_lines_out_as_in(weights, capsys, text, lines):
+    ran = run_main(translate, [weights], capsys, text)
+    assert ran.code == 0
+    assert ran.out.count("\n") == lines
+    read = text.removeprefix(b"\xef\xbb\xbf").decode().split("\n")[:lines]
+    assert [bool(line) for line in ran.out.split("\n")[:lines]] == [bool(line.strip()) for line in read]
+
+
+def test_a_file_translates_as_its_lines_do(weights, tmp_path, capsys):
+    texts = ["ich sehe das schaf", "", "er liest ein altes buch", "wir haben zwei ganse"]
+    alone = [run_main(translate, [weights], capsys, text.encode()).out.removesuffix("\n") for text in texts]
+    file = tmp_path / "to translate [1].txt"
+    for ending, mark in (("\n", b""), ("\r\n", b"\xef\xbb\xbf"), ("  \n", b"")):
+        file.write_bytes(mark + ending.join(texts).encode())
+        assert run_main(translate, [weights, file], capsys).out.split("\n")[:-1] == alone
+    assert any(alone)
+
+
+def test_mistakes_are_one_line(weights, run, tmp_path, capsys):
+    (tmp_path / "text.txt").write_bytes(b"gut\nsch\xf6n\n")
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    vit = tmp_path / "vit.safetensors"
+    save_weights(vit, {"head.weight": torch.zeros(2, 3)}, {"kind": "vit", "config": {}})
+    cases = {
+        (tmp_path / "none.safetensors",): "no weights file at",
+        (tmp_path / "empty.safetensors",): "is not a safetensors file, or is damaged",
+        (run / "last.pt",): "is not a safetensors file, or is damaged",
+        (vit,): "holds a vit model, this command takes a seq2seq model",
+        (weights, tmp_path / "none.txt"): "No such file or directory",
+    }
+    for arguments, message in cases.items():
+        ran = run_main(translate, arguments, capsys)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
+        assert message in ran.err
+        assert ran.err.startswith("error: ")
+    ran = run_main(translate, [weights, tmp_path / "text.txt"], capsys)
+    assert (ran.code, ran.out.count("\n")) == (2, 1)  # the good line before the bad one is translated
+    assert ran.err.endswith("text.txt, line 2 is not UTF-8 text; convert the file first\n")
+    ran = run_main(train, ["--data", "toys", "--out", tmp_path / "run"], capsys)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "toys" in ran.err
+    assert not list(tmp_path.glob("run/*.pt"))
+
+
+def test_n_best_and_scores(weights, capsys):
+    text = b"ich mochte ein bier\n\ner liest ein buch\n"
+    best = run_main(translate, [weights, "--beam", 3], capsys, text).out.split("\n")
+    scored = run_main(translate, [weights, "--beam", 3, "--scores"], capsys, text).out.split("\n")
+    assert [line.partition("\t")[2] for line in scored] == best
+    assert all(float(line.partition("\t")[0]) < 0.0 for line in scored if line)
+    three = run_main(translate, [weights, "--beam", 3, "--n-best", 3, "--scores"], capsys, text).out.split("\n")
+    assert three[0::3] == scored
+    assert three[3:6] == [""] * 3  # a blank line stays blank, as often
+    for first in (0, 6):
+        scores = [float(line.partition("\t")[0]) for line in three[first : first + 3]]
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(three[first : first + 3])) == 3
+    ran = run_main(translate, [weights, "--n-best", 9], capsys, text)
+    assert ran.code == 2
+    assert "n_best=9 must lie between 1 and beam=4" in ran.err
+
+
+def test_a_line_that_is_too_long_is_cut_and_named(weights, capsys, monkeypatch):
+    monkeypatch.setattr("seq2seq.translate.AT_ONCE", 5)  # lines come one by one
+    words = "ich sehe das schaf und ich mochte ein bier"
+    text = f"\n{words}\nich sehe\n".encode()
+    ran = run_main(translate, [weights, "--cut", 4], capsys, text)
+    assert (ran.code, ran.out.count("\n")) == (0, 3)
+    assert ran.err == "warning: line 2 has 9 tokens, only the first 4 are translated; raise --cut for more\n"
+    short = run_main(translate, [weights], capsys, b"ich sehe das schaf\n")
+    assert ran.out.split("\n")[1] == short.out.split("\n")[0]
+
+
+def test_lines_are_translated_as_they_come():
+    class Trickle:
+        """A pipe into which somebody writes now and then."""
+
+        def __init__(self, *pieces: bytes) -> None:
+            self.pieces = list(pieces)
+
+        def read1(self, _: int) -> bytes:
+            return self.pieces.pop(0) if self.pieces else b""
+
+    pipe = Trickle(b"\xef\xbb\xbfein", b"s\nzwei\ndr", b"ei", b"\n\n", "f\u00fcnf".encode()[:2], b"\xbcnf")
+    assert list(read_lines(pipe, "-")) == [[], ["eins", "zwei"], [], ["drei", ""], [], [], ["f\u00fcnf"]]  # pyright: ignore[reportArgumentType]
+    again = read_lines(Trickle(b"a\nb\n", b"\xef\xbb\xbfc\nd\n\xff\n"), "-")  # pyright: ignore[reportArgumentType]
+    assert [next(again), next(again)] == [["a", "b"], ["\ufeffc", "d"]]
+    with pytest.raises(UserError, match="-, line 5 is not UTF-8 text"):
+        next(again)
+
+
+def test_a_person_is_asked_line_by_line(weights, capsys, monkeypatch):
+    asked, answers = [], iter(["ich mochte ein bier", ""])
+
+    def answer(prompt=""):
+        asked.append(prompt)
+        try:
+            return next(answers)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr(Stream, "isatty", lambda _: True)
+    ran = run_main(translate, [weights], capsys)
+    assert (ran.code, ran.out.count("\n"), len(asked)) == (0, 2, 3)
+    assert set(asked) == {""}  # where the output goes into a file, no prompt goes with it
+    assert "Ctrl-D" in ran.err
+
+
+def test_a_run_on_own_files_stops_goes_on_and_translates(tmp_path, capsys):
+    pairs = toy_split()["train"][::50]
+    for i, name in enumerate(("text.de", "text.en")):
+        (tmp_path / name).write_text("".join(f"{pair[i]}\n" for pair in pairs) + ("leer\n" if i else "\n"))
+    (tmp_path / "valid.tsv").write_text("ich mochte ein bier\ti want a beer\n")
+    out = tmp_path / "run"
+    files = ["--data", tmp_path / "text.de", tmp_path / "text.en", "--valid", tmp_path / "valid.tsv"]
+    options = ["--vocabulary", 300, "--no-joint", "--tie", "none", "--epochs", 1, "--device", "cpu", "--out", out]
+    ran = run_main(train, [*files, *options, "--max-steps", 1], capsys)
+    assert ran.code == 0
+    assert "text: 171 training, 1 validation, 8 test pairs; 1 left out because a side was blank" in ran.err
+    assert "of their positions padding" in ran.err
+    ran = run_main(train, ["--resume", "--out", out, "--max-steps", 99], capsys)
+    assert ran.code == 0
+    figures = json.loads((out / "metrics.json").read_text())
+    assert {"val_bleu", "test_bleu"} <= figures.keys()
+    ran = run_main(translate, [out / "best.safetensors", "--max-length", 5], capsys, "Ein Wort 👍\n\n".encode())
+    assert (ran.code, ran.out.count("\n")) == (0, 2)
+    ran = run_main(train, [*files, *options, "--tie", "all", "--overwrite"], capsys)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: --tie all needs one joint vocabulary; add --joint")
+
+
+def test_evaluate_prints_json_and_writes_hypotheses(weights, tmp_path, capsys):
+    pairs = [("ich mochte ein bier", "i want a beer"), ("er liest ein buch", "he reads a book"), ("", "nothing")]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    arguments = [weights, "--data", tmp_path / "pairs.tsv", "--beam", 2, "--hypotheses", tmp_path / "out.txt"]
+    ran = run_main(evaluate, arguments, capsys)
+    assert ran.code == 0
+    figures = json.loads(ran.out)
+    assert figures["sentences"] == 2
+    assert "1 pairs left out because a side was blank" in ran.err
+    assert figures["search"]["beam"] == 2
+    assert 0.0 <= figures["cased"]["bleu"] <= 100.0
+    assert "tok:13a" in figures["cased"]["bleu_signature"]
+    assert "case:mixed" in figures["cased"]["bleu_signature"]
+    assert "case:lc" in figures["lowercased"]["bleu_signature"]
+    written = (tmp_path / "out.txt").read_text().split("\n")
+    text = f"{pairs[0][0]}\n{pairs[1][0]}\n".encode()
+    assert written == run_main(translate, [weights, "--beam", 2], capsys, text).out.split("\n")
+    ran = run_main(evaluate, [weights, "--data", "toy", "--split", "train"], capsys)
+    assert (ran.code, ran.err) == (2, "error: unknown split 'train'; choose valid or test\n")

@@ -1,0 +1,139 @@
+"""The translator: weight sharing, what a position may see, padding, steps through the cache."""
+
+import pytest
+import torch
+
+from common import UserError
+from seq2seq.model import SIZES, TIES, Seq2Seq, Seq2SeqConfig
+from seq2seq.task import cross_entropy
+from seq2seq.tokenizer import PAD_ID
+from tests.seq2seq.helpers import JOINT, SOURCE, TARGET, sources, tiny_config, tiny_model
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def by_hand(tie: str) -> int:
+    """Parameters of the tiny model, counted from the paper's description."""
+    d, f = 14, 19
+    attention, feedforward, norm = 4 * (d * d + d), d * f + f + f * d + d, 2 * d
+    encoder = 2 * (attention + feedforward + 2 * norm) + norm
+    decoder = 3 * (2 * attention + feedforward + 3 * norm) + norm
+    tables = {
+        "none": SOURCE * d + TARGET * d + TARGET * d,
+        "embeddings": JOINT * d + JOINT * d,
+        "decoder_output": SOURCE * d + TARGET * d,
+        "all": JOINT * d,
+    }
+    return encoder + decoder + tables[tie]
+
+
+@pytest.mark.parametrize("tie", TIES)
+def test_parameter_count_by_hand(tie):
+    assert parameters(tiny_model(tie)) == by_hand(tie)
+
+
+def test_named_sizes():
+    words = {"toy": 200, "tiny": 8000, "small": 8000, "base": 37000}
+    counts = {}
+    for name, (n_layers, layers) in SIZES.items():
+        with torch.device("meta"):
+            config = Seq2SeqConfig(words[name], words[name], 1, 2, n_layers, n_layers, "all", layers=layers)
+            counts[name] = parameters(Seq2Seq(config))
+    assert 2.2e6 < counts["tiny"] < 2.7e6
+    assert counts["small"] < 9.1e6
+    assert 60e6 < counts["base"] < 66e6  # 65 million in the paper, table 3
+
+
+@pytest.mark.parametrize("tie", TIES)
+def test_what_is_tied_is_one_tensor_and_learns_from_both_uses(tie):
+    model = tiny_model(tie).train()
+    joint, output = tie in ("embeddings", "all"), tie in ("decoder_output", "all")
+    assert (model.source_embedding.weight.data_ptr() == model.target_embedding.weight.data_ptr()) == joint
+    assert (model.projection is None) == output
+    source, target = torch.tensor([[3, 4]]), torch.tensor([[5, 6]])
+    # A loss on a word that stands in no input reaches its row through the projection alone.
+    model(source, target)[:, :, 9].sum().backward()
+    gradient = {
+        name: getattr(model, f"{name}_embedding").weight.grad.abs().sum(dim=1) > 0 for name in ("source", "target")
+    }
+    assert gradient["target"][5]
+    assert gradient["target"][6]
+    assert gradient["target"][9] == output
+    assert gradient["target"][3] == gradient["target"][4] == joint
+    assert gradient["source"][3]
+    assert gradient["source"][9] == (tie == "all")
+
+
+def test_mistakes_are_one_line():
+    with pytest.raises(UserError, match="unknown tie 'both'; choose one of none, embeddings, decoder_output, all"):
+        tiny_config("both")
+    with pytest.raises(UserError, match="needs one joint vocabulary, not 5 source and 7 target"):
+        Seq2SeqConfig(5, 7, 5, 6, tie="all")
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_position_sees_only_what_is_written_before_it(norm_first):
+    model = tiny_model(norm_first=norm_first)
+    source, target = sources([5, 5]), sources([7, 7], seed=2, vocabulary=TARGET)
+    with torch.no_grad():
+        before = model(source, target)
+        for i in range(1, 7):
+            changed = target.clone()
+            changed[:, i] = 1 + (changed[:, i] % (TARGET - 1))
+            after = model(source, changed)
+            assert torch.equal(after[:, :i], before[:, :i])
+            assert not torch.allclose(after[:, i], before[:, i], atol=1e-3)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 6, [3, 1, 2], [6]])
+@pytest.mark.parametrize("padding_row", [True, False])
+def test_all_positions_at_once_equal_steps_through_the_cache(chunks, padding_row):
+    model = tiny_model(padding_row=padding_row)
+    source, target = sources([5, 3, 1]), sources([6, 6, 6], seed=2, vocabulary=TARGET)
+    with torch.no_grad():
+        at_once = model(source, target)
+        state = model.start(source)
+        parts = []
+        for part in target.split(chunks, dim=1):
+            x, _ = model.decode(part, state.memory, state.memory_mask, state.cache)
+            parts.append(model.project(x))
+        torch.testing.assert_close(torch.cat(parts, dim=1), at_once, atol=1e-5, rtol=1e-5)
+        state = model.start(source)
+        steps = [model.step(target[:, t], state) for t in range(6)]
+        torch.testing.assert_close(torch.stack(steps, dim=1), at_once, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("padding_row", [True, False])
+def test_padding_of_source_and_target_changes_nothing(padding_row):
+    model = tiny_model(padding_row=padding_row)
+    source, target = sources([5, 5]), sources([3, 3], seed=2, vocabulary=TARGET)
+    more = torch.full((2, 4), PAD_ID)
+    with torch.no_grad():
+        alone = model(source, target)
+        padded = model(torch.cat((source, more), dim=1), torch.cat((target, more), dim=1))
+    torch.testing.assert_close(padded[:, :3], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_loss_counts_each_label_and_one_end_symbol_a_row_and_no_padding():
+    logits, end = torch.randn(3, 5, TARGET), TARGET - 1
+    labels = torch.tensor([[4, 5, 6, 7, end], [4, end, 0, 0, 0], [end, 0, 0, 0, 0]])
+    loss, count = cross_entropy(logits, labels)
+    assert int(count) == 5 + 2 + 1
+    real = labels != PAD_ID
+    expected = -logits.log_softmax(-1)[real].gather(1, labels[real].unsqueeze(1)).sum()
+    torch.testing.assert_close(loss, expected)
+    logits[~real] = 1e6
+    assert torch.equal(cross_entropy(logits, labels)[0], loss)
+
+
+def test_label_smoothing_by_hand_and_without_padding():
+    # Entry 0 is padding, so the four words stand one column further on, the padding's own logit as minus infinity.
+    logits = torch.tensor([[[0.0, 2, 0, 0], [0, 0, 3, 0]], [[9, -9, 1, 1], [1, 2, 3, 4]]])
+    labels = torch.tensor([[1, 2], [PAD_ID, PAD_ID]])
+    loss, count = cross_entropy(logits, labels, label_smoothing=0.1)
+    assert int(count) == 2
+    assert float(loss / count) == pytest.approx(0.4275, abs=1e-4)
+    only_padding, none = cross_entropy(logits[1:], labels[1:], label_smoothing=0.1)
+    assert (float(only_padding), int(none)) == (0.0, 0)

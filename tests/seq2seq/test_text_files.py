@@ -1,0 +1,139 @@
+"""A person's own files: what is a line, which pairs are dropped, and which mistakes are named."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from common import UserError
+from seq2seq.data import CorpusOptions, encode_pairs, load_data
+from seq2seq.text_files import read_lines, read_pairs
+
+GERMAN = ["Ein Mann fährt Rad.", "Zwei Hunde.", "Die Frau liest 📖."]
+ENGLISH = ["A man rides a bike.", "Two dogs.", "The woman reads."]
+
+
+def files(folder: Path, source: bytes, target: bytes) -> list[Path]:
+    paths = [folder / "text.de", folder / "text.en"]
+    for path, content in zip(paths, (source, target), strict=True):
+        path.write_bytes(content)
+    return paths
+
+
+def joined(lines: list[str], ending: str = "\n") -> bytes:
+    return "".join(line + ending for line in lines).encode()
+
+
+PAIRS = list(zip(GERMAN, ENGLISH, strict=True))
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "  \n", "\t \r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("last", [True, False])
+def test_line_ends_marks_and_trailing_blanks_make_no_difference(tmp_path, ending, mark, last):
+    contents = [mark + joined(lines, ending) for lines in (GERMAN, ENGLISH)]
+    if not last:
+        contents = [content.rstrip() for content in contents]
+    assert read_pairs(files(tmp_path, *contents)) == (PAIRS, 0)
+    tsv = tmp_path / "pairs.tsv"
+    tsv.write_bytes(mark + joined(["\t".join(pair) for pair in PAIRS], ending.replace("\t", " ")))
+    assert read_pairs([tsv]) == (PAIRS, 0)
+
+
+def test_decomposed_letters_are_composed(tmp_path):
+    assert read_pairs(files(tmp_path, "fa\u0308hrt\n".encode(), b"rides\n")) == ([("fährt", "rides")], 0)
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    strange = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
+    (tmp_path / "text").write_bytes(f"{strange}\nnext\n".encode())
+    assert read_lines(tmp_path / "text") == [strange, "next"]
+
+
+def test_blank_lines_are_dropped_on_both_sides_and_counted(tmp_path):
+    source = ["eins", "", "drei", "   ", "\u3000", "sechs", ""]
+    target = ["one", "two", "", " \t", "five", "six", ""]
+    expected = ([("eins", "one"), ("sechs", "six")], 5)
+    assert read_pairs(files(tmp_path, joined(source), joined(target))) == expected
+    tsv = tmp_path / "pairs.tsv"
+    tsv.write_bytes(b"eins\tone\n\ttwo\ndrei\t\n\n \t \nsechs\tsix\n")
+    assert read_pairs([tsv]) == (expected[0], 4)
+
+
+def test_quotes_swallow_nothing(tmp_path):
+    (tmp_path / "pairs.tsv").write_bytes(b'"eins\tone\nzwei"\ttwo "and"\n\'drei\t"three\n')
+    pairs, _ = read_pairs([tmp_path / "pairs.tsv"])
+    assert pairs == [('"eins', "one"), ('zwei"', 'two "and"'), ("'drei", '"three')]
+
+
+def test_gzipped_files_and_odd_names(tmp_path):
+    path = tmp_path / "größe [1] x.gz"
+    path.write_bytes(gzip.compress(joined(GERMAN)))
+    assert read_lines(path) == GERMAN
+    path.write_bytes(gzip.compress(joined(GERMAN))[:-9])
+    with pytest.raises(UserError, match=r"cannot read .*größe \[1\] x\.gz \("):
+        read_lines(path)
+
+
+def test_mistakes_name_the_file_and_the_line(tmp_path):
+    paths = files(tmp_path, joined(GERMAN), joined(ENGLISH[:2]))
+    with pytest.raises(UserError, match=r"text\.de has 3 lines and .*text\.en has 2; line n of one must be"):
+        read_pairs(paths)
+    for content, tabs in ((b"a\tb\nc\td\te\n", 2), (b"a\tb\nc d\n", 0)):
+        (tmp_path / "pairs.tsv").write_bytes(content)
+        with pytest.raises(UserError, match=rf"pairs\.tsv, line 2 has {tabs} tabs; a pair is"):
+            read_pairs([tmp_path / "pairs.tsv"])
+    with pytest.raises(UserError, match=r"text\.de, line 2 is not UTF-8 text"):
+        read_pairs(files(tmp_path, b"gut\nsch\xf6n\n", b"a\nb\n"))
+    with pytest.raises(UserError, match=r"cannot read .*none \(No such file or directory\)"):
+        read_lines(tmp_path / "none")
+    with pytest.raises(UserError, match="3 files given"):
+        read_pairs([tmp_path] * 3)
+
+
+def many(n: int) -> list[str]:
+    return [f"Satz {i} {'sehr ' * (i % 3)}gut" for i in range(n)]
+
+
+def test_held_out_pairs_are_in_no_other_split_and_always_the_same(tmp_path):
+    paths = files(tmp_path, joined(many(60)), joined([line.upper() for line in many(60)]))
+    names, options = [str(path) for path in paths], CorpusOptions(vocabulary=300)
+    data = load_data(names, tmp_path, options)
+    assert (len(data.train), len(data.valid), len(data.test)) == (54, 3, 3)
+    assert len({*data.train, *data.valid, *data.test}) == 60
+    assert load_data(names, tmp_path, options).valid == data.valid
+    assert data.metric == "val_bleu"
+    assert (data.name, data.example) == ("text", data.valid[0])
+
+
+def test_given_validation_and_test_files_are_taken(tmp_path):
+    paths = files(tmp_path, joined(GERMAN), joined(ENGLISH))
+    (tmp_path / "v.tsv").write_text("eins\tone\n")
+    options = CorpusOptions(
+        vocabulary=300, valid=(str(tmp_path / "v.tsv"),), test=tuple(map(str, paths)), source="x", target="y"
+    )
+    data = load_data([str(path) for path in paths], tmp_path, options)
+    assert (data.train, data.valid, data.test) == (PAIRS, [("eins", "one")], PAIRS)
+    assert data.languages == ("x", "y")
+    assert data.source_tokenizer is data.target_tokenizer
+    ids = encode_pairs(data.train, data)
+    assert data.target_tokenizer.decode(ids.target.tolist()) == ENGLISH
+
+
+def test_separate_vocabularies_know_their_own_side_only(tmp_path):
+    paths = [str(path) for path in files(tmp_path, joined(many(40)), joined(["zzz qqq"] * 40))]
+    data = load_data(paths, tmp_path, CorpusOptions(vocabulary=400, joint=False))
+    assert data.source_tokenizer is not data.target_tokenizer
+    assert len(data.source_tokenizer.encode(["zzz"])[0]) > len(data.target_tokenizer.encode(["zzz"])[0]) == 1
+
+
+def test_mistakes_of_a_whole_corpus(tmp_path):
+    options = CorpusOptions(vocabulary=300)
+    with pytest.raises(UserError, match="unknown data 'multi31k'; choose one of toy, seed, multi30k, or give files"):
+        load_data(["multi31k"], tmp_path, options)
+    few = [str(path) for path in files(tmp_path, joined(GERMAN), joined(ENGLISH))]
+    with pytest.raises(UserError, match="3 pairs are too few to hold some out; give 20 or more, or --valid and --test"):
+        load_data(few, tmp_path, options)
+    empty = [str(path) for path in files(tmp_path, b"", b"\n\n"[:0])]
+    with pytest.raises(UserError, match="there is no pair in the files of --data"):
+        load_data(empty, tmp_path, options)

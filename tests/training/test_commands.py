@@ -1,0 +1,243 @@
+"""Both commands as a person meets them: run folders, refusals in one line, exit codes."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import seq2seq.train
+import vit.train
+from common.training.checkpoint import load_state, read_weights
+from common.training.run import CONFIG, CURVES, LOG, METRICS, STATE, TENSORBOARD, WEIGHTS
+from tests.training.helpers import MODALITIES, picture_data, sentences
+
+Run = Callable[..., tuple[int, list[str]]]
+
+
+@dataclass
+class Command:
+    """A training command over tiny data; calling it gives the exit code and the lines on stderr."""
+
+    modality: str
+    out: Path
+    patch: pytest.MonkeyPatch
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str, out: Path | None = None) -> tuple[int, list[str]]:
+        tiny = (
+            ["--image-size", "8", "8", "--batch-size", "7"] if self.modality == "pictures" else ["--batch-tokens", "15"]
+        )
+        common = ["--epochs", "2", "--device", "cpu", "--out", str(out or self.out)]
+        if "--resume" not in arguments:
+            common += [*tiny, "--size", {"pictures": "micro", "sentences": "toy"}[self.modality]]
+        self.patch.setattr("sys.argv", ["train", *common, *arguments])
+        main = vit.train.main if self.modality == "pictures" else seq2seq.train.main
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        captured = self.capture.readouterr()
+        assert captured.out == ""
+        return code, captured.err.splitlines()
+
+    def refused(self, *arguments: str, out: Path | None = None) -> str:
+        """The one line that a run is refused with, after those that say what is being trained."""
+        code, lines = self(*arguments, out=out)
+        assert code == 2, lines
+        assert [line.startswith("error: ") for line in lines].count(True) == 1, lines
+        assert lines[-1].startswith("error: "), lines
+        return lines[-1]
+
+
+@pytest.fixture(params=MODALITIES)
+def command(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    monkeypatch.setattr(vit.train, "load_data", lambda *_, **__: picture_data())
+    monkeypatch.setattr(seq2seq.train, "load_data", lambda *_, **__: sentences()[1].data)
+    return Command(request.param, tmp_path / "run", monkeypatch, capsys)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_and_its_folder(command: Command) -> None:
+    assert command()[0] == 0
+    assert {CONFIG, LOG, METRICS, STATE, WEIGHTS} <= contents(command.out).keys()
+    metrics = json.loads((command.out / METRICS).read_text())
+    unit = {"pictures": "images", "sentences": "tokens"}[command.modality]
+    for name in ("data", "epochs", "train_seconds", f"{unit}_per_second", "parameters", "processes"):
+        assert name in metrics
+    assert 100 < metrics["peak_memory_mb"] < 100_000
+    rows = [json.loads(line) for line in (command.out / LOG).read_text().splitlines()]
+    assert {"step", "epoch", "loss", "learning_rate", "val_loss", "seconds"} <= rows[0].keys()
+    # Finished: says so, and touches nothing.
+    before = contents(command.out)
+    code, lines = command("--resume")
+    assert code == 0
+    assert lines == [f"the run in {command.out} is finished; its figures are in {command.out / METRICS}"]
+    assert contents(command.out) == before
+    # It is not overwritten unasked.
+    assert "holds a run; add --resume to go on, --overwrite to start again" in command.refused()
+    assert contents(command.out) == before
+    assert command("--overwrite", "--max-steps", "1", "--seed", "5")[0] == 0
+    assert contents(command.out).keys().isdisjoint({LOG, METRICS, WEIGHTS})
+
+
+def test_what_resume_refuses(command: Command) -> None:
+    assert "no run to resume at" in command.refused("--resume")
+    assert command("--max-steps", "1")[0] == 0
+    size = {"pictures": "mini", "sentences": "tiny"}[command.modality]
+    other_size = command.refused("--resume", "--size", size)
+    assert f"{command.out / STATE} belongs to another run: model.config." in other_size
+    assert "training.learning_rate: saved 0.00" in command.refused("--resume", "--learning-rate", "0.5")
+    name, value = {"pictures": ("batch-size", 7), "sentences": ("batch-tokens", 15)}[command.modality]
+    expected = f"data.{name.replace('-', '_')}: saved {value}, asked 33"
+    assert expected in command.refused("--resume", f"--{name}", "33")
+    state = load_state(command.out / STATE)
+    torch.save({**state, "format": 0}, command.out / STATE)
+    assert "has format 0, this program reads format 1" in command.refused("--resume")
+
+
+def test_another_kind_of_run_is_not_resumed(command: Command, tmp_path: Path) -> None:
+    other = Command({"pictures": "sentences", "sentences": "pictures"}[command.modality], tmp_path / "other",
+                    command.patch, command.capture)  # fmt: skip
+    for one in (command, other):
+        assert one("--max-steps", "1")[0] == 0
+    shutil.copy(other.out / STATE, command.out / STATE)
+    assert "belongs to another run: model.kind: saved" in command.refused("--resume")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--optimizer", "adamx"], "unknown optimizer 'adamx'; choose one that timm.optim lists"),
+        (["--device", "mps"], "this machine has no mps device; use --device auto"),
+        (["--preset", "nonsense"], "unknown preset 'nonsense'; choose one of"),
+        (["--epochs", "0"], "epochs=0 must be at least 1"),
+        (["--ema", "1.5"], "ema=1.5 must lie in [0, 1)"),
+        (["--learning-rate", "-1"], "learning_rate=-1.0 must be 0 or more"),
+        (["--shard"], "--shard cuts a model over several processes"),
+        (["--shard", "--ema", "0.9"], "shard and ema=0.9 do not go together"),
+        (["--epochs", "many"], "many"),
+        (["--learnin-rate", "1"], "--learnin-rate"),
+        (["--precision", "fp8"], "fp8"),
+    ],
+)
+def test_mistakes_are_one_line(command: Command, arguments: list[str], told: str) -> None:
+    if arguments == ["--device", "mps"] and torch.backends.mps.is_available():
+        pytest.skip("this machine has an mps device")
+    assert told in command.refused(*arguments)
+    assert not (command.out / STATE).exists()
+    assert command("--max-steps", "1")[0] == 0  # a start that failed stands in nobody's way
+
+
+def test_what_compile_needs_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert "--compile needs a C++ compiler" in command.refused("--compile")
+
+
+def test_tensorboard_s_extra_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    assert 'pip install "patchwords[tensorboard]"' in command.refused("--tensorboard")
+
+
+def test_tensorboard(command: Command) -> None:
+    pytest.importorskip("tensorboard")
+    assert command("--tensorboard")[0] == 0
+    assert any((command.out / TENSORBOARD).iterdir())
+
+
+@pytest.mark.parametrize("name", ["with blanks", "[ab]*?", "Übungsläufe é", "deep/er/run"])
+def test_any_path_will_do(command: Command, name: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    for arguments in (["--max-steps", "2"], ["--resume"], ["--resume"]):
+        assert command(*arguments, "--average-last", "1", out=out)[0] == 0
+    assert (out / METRICS).exists()
+    assert read_weights(out / WEIGHTS)[1]["step"] > 0
+
+
+def test_what_a_killed_process_left_is_cleaned_up(command: Command) -> None:
+    assert command("--max-steps", "1")[0] == 0
+    (command.out / ".last.pt.1.part").write_bytes(b"half")
+    assert command("--resume")[0] == 0
+    assert not list(command.out.glob(".*.part"))
+
+
+def test_a_place_below_a_file_is_refused_before_training(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    told = command.refused(out=tmp_path / "file" / "run")
+    assert f"cannot write to {tmp_path / 'file' / 'run'}" in told
+    assert "choose another --out" in told
+    assert command.refused(out=tmp_path / "file").startswith("error: cannot write to")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from common.training.step import Stepper
+
+    step = Stepper.__call__
+
+    def broken(self: Stepper, parts: list, n: int, *rest: object) -> object:
+        result = step(self, parts, n, *rest)  # pyright: ignore[reportArgumentType]
+        return result._replace(loss=float("nan")) if n == 4 else result
+
+    monkeypatch.setattr(Stepper, "__call__", broken)
+    told = command.refused("--save-minutes", "0")
+    assert told.startswith("error: step 4: loss nan, gradient norm ")
+    assert str(command.out / STATE) in told
+    assert load_state(command.out / STATE)["progress"]["step"] == 4  # after steps 0 to 3
+    monkeypatch.setattr(Stepper, "__call__", step)
+    assert command("--resume")[0] == 0
+
+
+def test_a_dry_run_leaves_nothing(command: Command) -> None:
+    code, lines = command("--dry-run")
+    assert code == 0
+    assert "the whole run" in lines[-1]
+    assert "minutes" in lines[-1]
+    assert "a step takes" in lines[-2]
+    assert not command.out.exists()
+
+
+def test_torchrun_starts_again_where_it_was(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command("--max-steps", "3")[0] == 0
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    code, lines = command("--overwrite")  # of the first start, not of the later ones
+    assert code == 0
+    assert any(line.startswith("resuming at step 3 of ") for line in lines)
+
+
+def test_torchrun_starts_again_before_there_was_anything(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert command()[0] == 0
+
+
+def test_curves_are_drawn(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from common.training import run
+
+    monkeypatch.setattr("common.training.evaluation.draw_curves", run.draw_curves)
+    assert command("--max-steps", "4")[0] == 0
+    first = (command.out / CURVES).read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert command("--resume")[0] == 0
+    assert (command.out / CURVES).read_bytes() != first
+
+
+def test_curves_are_drawn_at_evaluations_where_that_is_cheap(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr("common.training.evaluation.draw_curves", lambda _, history, *__: drawn.append(len(history)))
+    assert command("--epochs", "3")[0] == 0
+    assert drawn == [3]
+    monkeypatch.setattr("common.training.evaluation.DRAWING_SHARE", 1e9)
+    assert command("--epochs", "3", "--overwrite")[0] == 0
+    assert drawn == [3, 1, 2, 3, 3]

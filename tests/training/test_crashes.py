@@ -1,0 +1,101 @@
+"""Killed, out of disk, out of workers: the old state stays whole, and the run goes on from it to the same end."""
+
+import os
+import random
+import resource
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.training import train
+from common.training.checkpoint import load_state
+from common.training.run import STATE
+from tests.training.helpers import MODALITIES, assert_same_state, begin, build, end, fit, processes_of, settings
+
+LONG = {"epochs": 80, "evaluate_every": 30, "ema": 0.9}
+
+
+def go_on(modality: str, out: Path) -> None:
+    """Trains in a run folder, saving after each step."""
+    fit(modality, out, settings(**LONG, save_minutes=0.0), resume=True)
+
+
+def wait_for_saves(path: Path, n: int) -> None:
+    """Returns when a file has been replaced n times."""
+
+    def stamp() -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            return path.stat().st_ino, path.stat().st_mtime_ns
+        return None
+
+    seen, deadline = stamp(), time.monotonic() + 60.0
+    while n > 0 and time.monotonic() < deadline:
+        if stamp() != seen:
+            seen, n = stamp(), n - 1
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("modality", "kills"), [("pictures", 20), ("sentences", 8)])
+def test_killed_twenty_times_is_never_killed(modality: str, kills: int, tmp_path: Path) -> None:
+    out, rng, steps = tmp_path / "killed", random.Random(7), []
+    for _ in range(kills):
+        process = begin(go_on, modality, out, log=tmp_path / "log")
+        wait_for_saves(out / STATE, rng.randint(0, 3))
+        time.sleep(rng.uniform(0.0, 0.03))
+        process.kill()
+        process.join()
+        steps.append(load_state(out / STATE)["progress"]["step"] if (out / STATE).exists() else 0)
+    assert steps == sorted(steps)
+    assert kills / 2 < steps[-1] < 240, f"not in the middle of the run: {steps}"
+    fit(modality, out, settings(**LONG), resume=True)
+    fit(modality, tmp_path / "whole", settings(**LONG))
+    killed, whole = load_state(out / STATE), load_state(tmp_path / "whole" / STATE)
+    assert_same_state(killed, whole)
+
+
+def with_little_disk(modality: str, out: Path, size: int) -> None:
+    """Trains where no file can be larger than some bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    fit(modality, out, settings(), resume=True)
+
+
+@pytest.mark.parametrize("modality", MODALITIES)
+def test_a_full_disk_leaves_the_old_state(modality: str, tmp_path: Path) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    fit(modality, out, settings(max_steps=2))
+    before = (out / STATE).read_bytes()
+    assert end(begin(with_little_disk, modality, out, len(before) * 3 // 4, log=log)) == 2
+    assert log.read_text().splitlines()[-1].startswith(f"error: cannot write {out / STATE} (File too large)")
+    assert "Traceback" not in log.read_text()
+    assert (out / STATE).read_bytes() == before
+    assert not list(out.glob(".*.part"))
+    whole, _ = fit(modality, tmp_path / "whole", settings())
+    resumed, _ = fit(modality, out, settings(), resume=True)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def with_a_worker_that_dies(out: Path) -> None:
+    """Trains with a data worker whose third batch is its last."""
+    model, task = build("pictures")
+    batch = task.batch
+
+    def die(step: int, part: int, parts: int) -> tuple:
+        if step == 3:
+            os._exit(9)
+        return batch(step, part, parts)
+
+    task.batch = die
+    train(model, task, settings(workers=1), out=out)
+
+
+def test_a_data_worker_that_dies_ends_the_run(tmp_path: Path) -> None:
+    process = begin(with_a_worker_that_dies, tmp_path, log=tmp_path / "log")
+    assert end(process) == 2
+    assert "error: a data worker died" in (tmp_path / "log").read_text().splitlines()[-1]
+    assert processes_of(process) == []
+    whole, _ = fit("pictures", tmp_path / "whole", settings())
+    resumed, _ = fit("pictures", tmp_path, settings(), resume=True)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)

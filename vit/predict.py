@@ -1,0 +1,113 @@
+"""``python -m vit.predict WEIGHTS PICTURE...``: what is in these pictures?"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from common import UserError
+from common.training.cli import run_command
+from vit.pictures import EXTENSIONS
+from vit.weights import LoadedViT, load_vit
+
+TOGETHER = 128
+
+
+@dataclass(frozen=True)
+class Options:
+    """Classify pictures."""
+
+    weights: tyro.conf.Positional[Path]
+    """best.safetensors of a run."""
+    pictures: tyro.conf.Positional[tuple[str, ...]]
+    """Picture files, folders of them (searched below too), or - for a list of files on standard input."""
+    top: int = 3
+    """How many classes to name."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """One JSON object a picture on standard output."""
+    attention: Path | None = None
+    """Draw where the model looked into this PNG file (the first picture)."""
+
+
+def find_pictures(arguments: Sequence[str]) -> Iterator[Path]:
+    """The files that the arguments name, in their order; a folder's by name, hidden ones left out."""
+    for argument in arguments:
+        if argument == "-":
+            yield from (Path(line.rstrip("\r\n")) for line in sys.stdin if line.strip())
+        elif os.path.isdir(argument):
+            below = sorted(Path(argument).rglob("*"))
+            hidden = [path for path in below if any(part.startswith(".") for part in path.relative_to(argument).parts)]
+            yield from (p for p in below if p.suffix.lower() in EXTENSIONS and p.is_file() and p not in set(hidden))
+        else:
+            yield Path(argument)
+
+
+@torch.inference_mode()
+def probabilities(loaded: LoadedViT, images: Sequence[torch.Tensor]) -> torch.Tensor:
+    """uint8 pictures (H, W, 3) of the model's size -> probabilities (n, K)."""
+    logits = loaded.model(loaded.transform.normalise(torch.stack(list(images))))
+    return (logits - logits.logsumexp(dim=1, keepdim=True)).exp()
+
+
+def run(options: Options) -> bool:
+    """Answers for each picture; False where one could not be read."""
+    if options.top < 1:
+        raise UserError(f"top={options.top} must be at least 1")
+    loaded = load_vit(options.weights)
+    console = Console(highlight=False)
+    paths = find_pictures(options.pictures)
+    good, drawn, seen = True, options.attention is None, 0
+    while some := list(islice(paths, TOGETHER)):
+        read: list[tuple[Path, torch.Tensor]] = []
+        for path in some:
+            try:
+                read.append((path, loaded.transform(path)))
+            except UserError as error:  # the others are still answered
+                print(f"error: {error}", file=sys.stderr)
+                good = False
+        if not read:
+            continue
+        if not drawn and options.attention is not None:
+            from vit.attention_maps import draw_attention
+
+            draw_attention(options.attention, loaded, read[0][1])
+            drawn = True
+        for (path, _), row in zip(read, probabilities(loaded, [image for _, image in read]), strict=True):
+            chances, classes = row.topk(min(options.top, len(loaded.classes)))
+            answers = [(loaded.classes[i], p) for i, p in zip(classes.tolist(), chances.tolist(), strict=True)]
+            seen += 1
+            if options.json:
+                top = [{"class": name, "probability": p} for name, p in answers]
+                print(json.dumps({"path": str(path), "top": top}, ensure_ascii=False))
+            else:
+                print(path)
+                table = Table(box=None, show_header=False)
+                for name, p in answers:
+                    table.add_row(name, f"{p:.1%}", "█" * round(30 * p))
+                console.print(table)
+    if not seen and good:
+        raise UserError(f"no picture in {' '.join(options.pictures)}; give picture files or a folder of them")
+    return good
+
+
+def main() -> None:
+    """The command."""
+
+    def command() -> None:
+        if not run(tyro.cli(Options, prog="python -m vit.predict")):
+            sys.exit(1)
+
+    run_command(command)
+
+
+if __name__ == "__main__":
+    main()
