@@ -29,7 +29,7 @@ def moses(texts: Sequence[str], language: str) -> list[str]:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(
-            "BLEU on lowercased Moses tokens needs the package sacremoses: pip install sacremoses"
+            "BLEU on lowercased Moses tokens needs sacremoses, the extra moses: pip install 'patchwords[moses]'"
         ) from None
     normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
     return [tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in texts]

@@ -34,10 +34,14 @@ class Evaluator:
         self._drawn_at, self._drawing_seconds = 0.0, 1.0  # the first drawing loads matplotlib
 
     def figures(self, model: nn.Module) -> dict[str, float]:
-        """What the task says of a model."""
-        model.eval()
-        with torch.inference_mode(), self.stepper.autocast():
-            return self.task.evaluate(model)
+        """What the task says of a model, which is only for now on the device where it lies elsewhere."""
+        home = next(model.parameters()).device
+        model.to(self.stepper.device).eval()
+        try:
+            with torch.inference_mode(), self.stepper.autocast():
+                return self.task.evaluate(model)
+        finally:
+            model.to(home)
 
     def __call__(self, progress: Progress, terminal: Terminal) -> None:
         """Validates, and brings the run folder and the progress up to date.
@@ -55,7 +59,7 @@ class Evaluator:
         candidates: dict[str, nn.Module] = {"": model}
         if self.ema is not None:
             candidates["_ema"] = self.ema.module
-        with self._breakable():
+        with self.breakable():
             if self.last_mean is not None:
                 candidates["_mean"] = self.last_mean.update(model, progress.step)
             for name, candidate in candidates.items():
@@ -83,7 +87,7 @@ class Evaluator:
             draw_curves(self.out / CURVES, progress.history, self.task.metric)
             self._drawn_at, self._drawing_seconds = progress.seconds, time.monotonic() - begin
 
-    def _breakable(self) -> contextlib.AbstractContextManager[None]:
+    def breakable(self) -> contextlib.AbstractContextManager[None]:
         """A signal breaks an evaluation off, except where processes must go on together to save their shards."""
         return contextlib.nullcontext() if self.config.shard else self.interrupt.allowed()
 

@@ -65,7 +65,8 @@ class _Loop:
         distributed.barrier()
         if not config.dry_run and not out.is_dir():
             raise UserError(f"process {distributed.rank()} sees no {out}; --out must lie where all machines see it")
-        model.to(self.device)
+        if not config.shard:  # the whole of a model that is cut into shards need not fit beside its gradients
+            model.to(self.device)
         self.stepper = Stepper(model, task, config, self.device)
         self.evaluator = Evaluator(task, config, out, self.stepper, interrupt)
         self.progress = Progress(total=config.epochs * task.steps_per_epoch)
@@ -147,7 +148,7 @@ class _Loop:
         if plan.ready():
             begin = time.monotonic()
             model = self.stepper.whole_model()
-            with self.interrupt.allowed():
+            with self.evaluator.breakable():
                 self.evaluator.figures(model)
             evaluation = distributed.from_main(time.monotonic() - begin)
             progress.total = plan.total(progress.step, wall_seconds, evaluation, self.every)

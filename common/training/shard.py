@@ -15,19 +15,21 @@ if TYPE_CHECKING:  # takes half a second, and few runs need it
     from torch.distributed.tensor import DTensor
 
 
-def shard(model: nn.Module) -> nn.Module:
-    """A copy of a model, of which this process keeps its shard; the layers of each ``ModuleList`` are units.
+def shard(model: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of a model, of which this process keeps its shard on a device; layers of a ``ModuleList`` are units.
 
     A unit's parameters are gathered just before it computes and let go after it.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     sharded = copy.deepcopy(model)
     for module in list(sharded.modules()):
         if isinstance(module, nn.ModuleList):
             for layer in module:
-                fully_shard(layer)
-    fully_shard(sharded)
+                fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
     return sharded
 
 

@@ -77,7 +77,7 @@ class Stepper:
         self.trained = model  # its parameters are the optimizer's
         self.handle: Any = model
         if config.shard:
-            self.handle = self.trained = shard.shard(model)
+            self.handle = self.trained = shard.shard(model, device)
         elif distributed.world_size() > 1:
             self.handle = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
         if config.compile:

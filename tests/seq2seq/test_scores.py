@@ -52,5 +52,5 @@ def test_tokens_are_lowercased_and_compared_as_they_are(monkeypatch):
 
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sacremoses", None)
-    with pytest.raises(UserError, match="needs the package sacremoses: pip install sacremoses"):
+    with pytest.raises(UserError, match=r"needs sacremoses, the extra moses: pip install 'patchwords\[moses\]'"):
         scores.moses(["a"], "en")

@@ -1,6 +1,7 @@
-"""Ctrl-C once and twice, and SIGTERM twice (a cluster and torchrun both send it), while training, validating and saving, with a data worker.
+"""Ctrl-C once and twice, and SIGTERM twice, while training, validating and saving, with a data worker.
 
-The signal goes to the whole process group, as a terminal and a cluster send it.
+A cluster and torchrun both pass one SIGTERM on, so that two are no more than one. The signal goes to the whole process
+group, as a terminal and a cluster send it.
 """
 
 import os
