@@ -67,11 +67,13 @@ class Evaluator:
                     row[key + name] = value
         better = False
         for name, candidate in candidates.items():
-            if row[metric + name] > progress.best:
+            value, loss = row[metric + name], row["val_loss" + name]
+            # On a small validation split many weights are equally right: the loss tells them apart.
+            if value > progress.best or (value == progress.best and loss < progress.best_loss):
                 better = True
-                progress.best, progress.best_step = row[metric + name], progress.step
+                progress.best, progress.best_loss, progress.best_step = value, loss, progress.step
                 if distributed.is_main():
-                    description = {**self.task.description, "step": progress.step, metric: row[metric + name]}
+                    description = {**self.task.description, "step": progress.step, metric: value}
                     save_weights(self.out / WEIGHTS, unique_state(candidate), description)
         progress.without_better = 0 if better else progress.without_better + 1
         progress.evaluated = progress.step

@@ -27,7 +27,8 @@ class Progress:
     updates: int = 0  # steps that changed the weights: fp16 skips some, and they move no schedule
     total: int = 0
     planned: bool = True
-    best: float = -math.inf
+    best: float = -math.inf  # the metric, and the loss that went with it
+    best_loss: float = math.inf
     best_step: int = -1
     evaluated: int = -1
     without_better: int = 0

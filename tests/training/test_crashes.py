@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from common.training import train
-from common.training.checkpoint import load_state
-from common.training.run import STATE
+from common.training.checkpoint import load_state, read_weights
+from common.training.run import STATE, WEIGHTS
 from tests.training.helpers import MODALITIES, assert_same_state, begin, build, end, fit, processes_of, settings
 
 LONG = {"epochs": 60, "evaluate_every": 30, "ema": 0.9}
@@ -49,11 +49,11 @@ def test_killed_twenty_times_is_never_killed(modality: str, kills: int, tmp_path
         process.join()
         steps.append(load_state(out / STATE)["progress"]["step"] if (out / STATE).exists() else 0)
     assert steps == sorted(steps)
-    assert kills / 2 < steps[-1] < 180, f"not in the middle of the run: {steps}"
+    assert 0 < steps[-1] < 180, f"not in the middle of the run: {steps}"
     fit(modality, out, settings(**LONG), resume=True)
     fit(modality, tmp_path / "whole", settings(**LONG))
-    killed, whole = load_state(out / STATE), load_state(tmp_path / "whole" / STATE)
-    assert_same_state(killed, whole)
+    assert_same_state(load_state(out / STATE), load_state(tmp_path / "whole" / STATE))
+    assert_same_state(read_weights(out / WEIGHTS), read_weights(tmp_path / "whole" / WEIGHTS))
 
 
 def with_little_disk(modality: str, out: Path, size: int) -> None:

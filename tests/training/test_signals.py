@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from common.training import train
+from common.training import distributed, train
+from common.training.run import STATE
 from common.training.task import Task
-from tests.training.helpers import begin, build, end, fit, processes_of, saved_model, settings
+from tests.training.helpers import begin, begin_together, build, end, fit, processes_of, saved_model, settings
 
 SIGNALS = {"int": [signal.SIGINT], "int-int": [signal.SIGINT] * 2, "term-term": [signal.SIGTERM] * 2}
 CODES = {"int": 130, "int-int": 130, "term-term": 143}
@@ -72,6 +73,23 @@ def test_a_signal_ends_the_run_which_resumes(modality: str, when: str, how: str,
     whole, _ = fit(modality, tmp_path, settings())
     resumed, _ = fit(modality, out, settings(), resume=True)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def one_of_two_signalled(out: Path) -> None:
+    """Trains on two processes with data workers, of which the first and its worker are signalled."""
+    signalled("pictures", out, "training", [signal.SIGTERM] if distributed.is_main() else [])
+
+
+def test_processes_stop_together(tmp_path: Path) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    out.mkdir()
+    both = begin_together(2, one_of_two_signalled, out, log=log)
+    assert [end(process, 20.0) for process in both] == [143, 143], log.read_text()
+    assert [processes_of(process) for process in both] == [[], []]
+    assert [line for line in log.read_text().splitlines() if not line.startswith("epoch ")] == [
+        f"saved step 5 of 12 in {out / STATE}; --resume goes on from there"
+    ]
+    fit("pictures", out, settings(), resume=True)
 
 
 def test_a_signal_breaks_a_long_evaluation_off(tmp_path: Path) -> None:
