@@ -223,6 +223,7 @@ class MultiHeadAttention(nn.Module):
     def _split_heads(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B, T, n * D) -> n tensors (B, H, T, K)."""
         batch, length, width = x.shape
-        n = width // self.out_proj.in_features
+        d_model = self.out_proj.in_features
         # (B, T, n * D) -> (B, T, n, H, K) -> (n, B, H, T, K)
-        return x.view(batch, length, n, self.n_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x.view(batch, length, width // d_model, self.n_heads, d_model // self.n_heads)
+        return x.permute(2, 0, 3, 1, 4).unbind(0)

@@ -82,5 +82,6 @@ def _convert(kind: Any, value: Any) -> Any:
         nested = [k for k in kinds if is_dataclass(k)]
         return from_dict(nested[0], value) if nested else value  # pyright: ignore[reportArgumentType]
     if isinstance(value, list):
-        return tuple(value) if any(get_origin(k) is tuple for k in kinds) else value
+        tuples = [k for k in kinds if get_origin(k) is tuple]
+        return tuple(_convert(get_args(tuples[0])[0], one) for one in value) if tuples else value
     return Path(value) if isinstance(value, str) and Path in kinds else value

@@ -34,8 +34,8 @@ class KVCache:
     def reorder(self, rows: Tensor) -> None:
         """Keeps the batch rows named by ``rows`` (int64, any number, repeats allowed): beams, finished sentences."""
         if self._keys is not None and self._values is not None:
-            keys, values = self.keys_and_values()
-            self._keys, self._values = keys.index_select(0, rows), values.index_select(0, rows)
+            # The whole buffers, with their room to grow: the next append then has nothing to copy.
+            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
 
 
 def _store(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
