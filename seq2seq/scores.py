@@ -32,7 +32,7 @@ def moses(texts: Sequence[str], language: str) -> list[str]:
             "BLEU on lowercased Moses tokens needs sacremoses, the extra moses: pip install 'patchwords[moses]'"
         ) from None
     normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
-    return [tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in texts]
+    return [str(tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True)) for text in texts]
 
 
 def token_scores(
