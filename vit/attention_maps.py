@@ -64,9 +64,9 @@ def draw_attention(path: Path, loaded: LoadedViT, image: Tensor) -> None:
     from matplotlib.figure import Figure
 
     maps = attention_over_patches(loaded.model, loaded.transform.normalise(image.unsqueeze(0)))
-    columns = 6
+    columns = min(len(maps) + 1, 7)
     rows = -(-(len(maps) + 1) // columns)
-    figure = Figure(figsize=(1.9 * columns, 2.2 * rows), layout="constrained")
+    figure = Figure(figsize=(1.8 * columns, 2.1 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel in axes:
         panel.axis("off")

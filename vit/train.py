@@ -73,7 +73,7 @@ BY_DATA: dict[str, dict[str, Any]] = {
         "drop_path": 0.1,
         "batch_size": 64,
         "augment": {"crop": 3, "flip": False, "rotate": 15.0, "scale": 0.15},
-        "training": {"epochs": 80, "learning_rate": 2e-3, "warmup": 0.05, "evaluate_every": 5},
+        "training": {"epochs": 60, "learning_rate": 2e-3, "warmup": 0.05, "evaluate_every": 5},
     },
 }
 

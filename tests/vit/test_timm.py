@@ -4,6 +4,7 @@ Shapes: B 2, D 15, 5 heads, F 30, 7 classes.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,8 +82,9 @@ def test_theirs_from_ours(image_size: tuple[int, int], patch_size: tuple[int, in
     assert_same(ours, theirs, pictures(config))
 
 
-def test_there_and_back_is_the_same_state() -> None:
-    config = config_of((12, 20), (4, 4), "class_token")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_there_and_back_is_the_same_state(channels: int) -> None:
+    config = replace(config_of((12, 20), (4, 2), "class_token"), channels=channels)
     state = randomise(ViT(config)).state_dict()
     back = weights_from_timm(weights_to_timm(state, config))
     assert back.keys() == state.keys()
@@ -155,6 +157,7 @@ def test_weights_without_a_place_are_named(changes: dict[str, Any], weight: str)
         ({"global_pool": "max"}, "got global_pool='max', class_token=False"),
         ({"act_layer": nn.ReLU}, r"exact GELU; got ReLU\(\)"),
         ({"act_layer": "gelu_tanh"}, "exact GELU; got GELUTanh"),
+        ({"act_layer": partial(nn.GELU, approximate="tanh")}, r"exact GELU; got GELU\(approximate='tanh'\)"),
     ],
 )
 def test_a_model_that_computes_otherwise_is_refused(changes: dict[str, Any], message: str) -> None:
