@@ -144,7 +144,7 @@ class Terminal:
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
-                refresh_per_second=2,
+                refresh_per_second=1,
             )
             self._task = bar.add_task("", total=1, state="")
             bar.start()
