@@ -1,11 +1,10 @@
 """Where a translation looked: the encoder-decoder attention weights as a heat map."""
 
-import io
 from pathlib import Path
 
 import torch
 
-from common.training.checkpoint import write_atomically
+from common.training.checkpoint import write_png
 from seq2seq.decoding import greedy
 from seq2seq.model import Seq2Seq
 from seq2seq.tokenizer import Tokenizer
@@ -37,6 +36,4 @@ def draw_attention(path: Path, model: Seq2Seq, text: str, source: Tokenizer, tar
     for panel in axes[len(panels) :]:
         panel.axis("off")
     figure.suptitle("encoder-decoder attention of the last layer: what each written word looked at", fontsize=11)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_atomically(path, buffer.getvalue())
+    write_png(path, figure)

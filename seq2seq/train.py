@@ -12,7 +12,7 @@ import tyro
 from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
-from common.training.cli import parse_options, run_command
+from common.training.cli import training_command
 from common.training.run import METRICS, WEIGHTS, open_run, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
@@ -56,6 +56,12 @@ class Options:
     """Translate the test pairs at the end; switch it off while you still choose between settings."""
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=6, learning_rate=3e-3, warmup=0.1))
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens < 1:
+            raise UserError(f"batch_tokens={self.batch_tokens} must be at least 1")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
 
 BY_DATA: dict[str, dict[str, Any]] = {
@@ -162,12 +168,7 @@ def run(options: Options) -> None:
 
 def main() -> None:
     """The command."""
-
-    def command() -> None:
-        run(parse_options(Options, PRESETS, BY_DATA))
-        distributed.stop()
-
-    run_command(command)
+    training_command(Options, PRESETS, BY_DATA, run)
 
 
 if __name__ == "__main__":

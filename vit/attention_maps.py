@@ -3,14 +3,13 @@
 Shapes: H heads, T sequence length (class token first, where there is one), P patches, h and w the patch grid.
 """
 
-import io
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.training.checkpoint import write_atomically
+from common.training.checkpoint import write_png
 from vit.model import ViT
 from vit.patch_embedding import grid_size
 from vit.weights import LoadedViT
@@ -78,6 +77,4 @@ def draw_attention(path: Path, loaded: LoadedViT, image: Tensor) -> None:
         panel.imshow(image.float().mean(dim=2).numpy(), cmap="gray", vmin=0, vmax=255)
         panel.imshow(smooth.numpy(), cmap="inferno", alpha=0.6)
         panel.set_title(name, fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_atomically(path, buffer.getvalue())
+    write_png(path, figure)

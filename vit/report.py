@@ -1,6 +1,5 @@
 """The test set, once, at the end of a run: accuracy overall and per class, and the confusion matrix as a picture."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from common.training import distributed
-from common.training.checkpoint import write_atomically
+from common.training.checkpoint import write_png
 from vit.data import Pictures
 from vit.task import ImageClassification
 
@@ -60,6 +59,4 @@ def draw_confusion_matrix(path: Path, labels: Tensor, predicted: Tensor, classes
     if not few:
         axes.set(xticks=[], yticks=[])
     axes.set(title=f"{np.trace(counts)} of {counts.sum()} right", xlabel="predicted", ylabel="true")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_atomically(path, buffer.getvalue())
+    write_png(path, figure)

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
+from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
-from common.training.cli import parse_options, run_command
+from common.training.cli import training_command
 from common.training.run import METRICS, WEIGHTS, open_run, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
@@ -64,6 +65,12 @@ class Options:
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=15, optimizer="muon", learning_rate=4e-3, warmup=0.1)
     )
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UserError(f"batch_size={self.batch_size} must be at least 1")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
 
 # What suits a data set, where the command line does not say otherwise: digits are not to be mirrored.
@@ -145,12 +152,7 @@ def run(options: Options) -> None:
 
 def main() -> None:
     """The command."""
-
-    def command() -> None:
-        run(parse_options(Options, PRESETS, BY_DATA))
-        distributed.stop()
-
-    run_command(command)
+    training_command(Options, PRESETS, BY_DATA, run)
 
 
 if __name__ == "__main__":

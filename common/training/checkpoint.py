@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import safetensors
 import safetensors.torch
@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = 1
 _METADATA_KEY = "patchwords"
@@ -54,6 +57,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Writes a value as indented JSON."""
     write_atomically(path, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_png(path: Path, figure: "Figure") -> None:
+    """Draws a matplotlib figure into a PNG file."""
+    with _beside(path) as file:
+        figure.savefig(file, format="png", dpi=110)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

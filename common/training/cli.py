@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import tyro
 
 from common.config import from_dict
 from common.errors import UserError
+from common.training import distributed
 from common.training.interrupt import Interrupted
 from common.training.run import read_config
 
@@ -79,7 +81,24 @@ def _one_line(box: str) -> str:
         else:  # a rule
             paragraphs.append([])
     meant = next((p[1].split()[0] for p in paragraphs if len(p) > 1 and p[0].startswith("Perhaps you meant")), None)
-    return " ".join(paragraphs[0]).rstrip(".") + (f"; did you mean {meant}?" if meant else "; see --help")
+    said = " ".join(paragraphs[0]).rstrip(".")
+    said = re.sub(r"^Error parsing (?!--)[\w.-]+: ", "", said)  # what a dataclass says of its own values stands alone
+    return said + (f"; did you mean {meant}?" if meant else "; see --help")
+
+
+def training_command(
+    options: type[Options],
+    presets: Mapping[str, Mapping[str, Any]],
+    by_data: Mapping[str, Mapping[str, Any]],
+    run: Callable[[Options], None],
+) -> None:
+    """A command that trains: reads its options, runs, and leaves the process group."""
+
+    def command() -> None:
+        run(parse_options(options, presets, by_data))
+        distributed.stop()
+
+    run_command(command)
 
 
 def apply(options: Options, changes: Mapping[str, Any]) -> Options:

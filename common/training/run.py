@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from common.errors import UserError
 from common.training import distributed
-from common.training.checkpoint import PART, write_atomically, write_json
+from common.training.checkpoint import PART, write_atomically, write_json, write_png
 
 STATE, WEIGHTS, CONFIG, LOG, METRICS, CURVES = (
     "last.pt",
@@ -95,8 +95,6 @@ def write_log(out: Path, history: Sequence[Mapping[str, Any]]) -> None:
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, Any]], metric: str) -> None:
     """Draws loss, validation metric and learning rate over the steps."""
-    import io
-
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.4))
@@ -118,9 +116,7 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, Any]], metric: str) -
         axes.grid(alpha=0.3)
         if len(keys) > 1:
             axes.legend()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_atomically(path, buffer.getvalue())
+    write_png(path, figure)
 
 
 class Terminal:
