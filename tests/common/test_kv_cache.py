@@ -30,12 +30,13 @@ def test_append_returns_everything_so_far(lengths: tuple[int, ...]) -> None:
 
 
 def test_what_was_appended_is_never_written_to() -> None:
-    cache, first = KVCache(), piece(1)
-    copy = first[0].clone()
-    cache.append(*first)
-    for _ in range(5):
-        cache.append(*piece(1))
-    assert torch.equal(first[0], copy)
+    cache, pieces = KVCache(), [piece(1) for _ in range(6)]
+    copies = [(keys.clone(), values.clone()) for keys, values in pieces]
+    for keys, values in pieces:
+        cache.append(keys, values)
+    for new, copy in zip(pieces, copies, strict=True):
+        assert torch.equal(new[0], copy[0])
+        assert torch.equal(new[1], copy[1])
 
 
 def test_the_buffer_doubles_when_it_is_full() -> None:
