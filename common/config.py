@@ -56,6 +56,8 @@ class TransformerConfig:
                 raise UserError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         if self.d_model % self.n_heads:
             raise UserError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}; choose a divisor")
+        if self.attention == "restricted" and (self.radius is None or self.radius < 0):
+            raise UserError(f"attention 'restricted' needs a radius of 0 or more; got radius={self.radius}")
         for name, table in (("activation", ACTIVATIONS), ("feedforward", FEEDFORWARD), ("attention", ATTENTION)):
             if getattr(self, name) not in table:
                 raise UserError(f"unknown {name} {getattr(self, name)!r}; choose one of {', '.join(table)}")

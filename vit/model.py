@@ -45,6 +45,9 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         grid_size(self.image_size, self.patch_size)
+        for name in ("n_classes", "channels", "n_layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
         if self.pooling not in POOLINGS:
             raise UserError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
         if self.positions not in POSITIONS:

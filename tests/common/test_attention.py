@@ -120,11 +120,11 @@ def test_heads_are_independent_and_concatenated_in_order() -> None:
         layer.out_proj.weight.copy_(torch.eye(15))
         x = torch.randn(2, 7, 15)
         before, _ = layer(x)
-        for third in range(3):  # queries, keys and values of the second head
-            layer.in_proj.weight[15 * third + 5 : 15 * third + 10].normal_()
+        for third in range(3):  # queries, keys and values of the last head
+            layer.in_proj.weight[15 * third + 10 : 15 * third + 15].normal_()
         after, _ = layer(x)
     changed = (before != after).any(dim=(0, 1)).tolist()
-    assert changed == [False] * 5 + [True] * 5 + [False] * 5
+    assert changed == [False] * 10 + [True] * 5
 
 
 @pytest.mark.parametrize("heads", [0, 4])

@@ -75,3 +75,9 @@ def test_an_unknown_field_is_named(values: dict) -> None:
 def test_a_wrong_value_in_a_file_is_refused_as_ever() -> None:
     with pytest.raises(UserError, match=r"dropout=2\.0 must lie in"):
         from_dict(Model, {"layers": {"dropout": 2.0}})
+
+
+@pytest.mark.parametrize("radius", [None, -1])
+def test_restricted_attention_needs_a_radius(radius: int | None) -> None:
+    with pytest.raises(UserError, match=f"got radius={radius}"):
+        TransformerConfig(attention="restricted", radius=radius)

@@ -223,3 +223,9 @@ def test_a_picture_does_not_depend_on_its_batch() -> None:
     for pooling in POOLINGS:
         model, images = build(pooling=pooling), torch.randn(3, 3, 12, 20)
         torch.testing.assert_close(model(images)[1:2], model(images[1:2]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["n_classes", "channels", "n_layers"])
+def test_a_model_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}=0 must be at least 1"):
+        ViTConfig(**{name: 0})
