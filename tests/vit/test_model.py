@@ -228,4 +228,4 @@ def test_a_picture_does_not_depend_on_its_batch() -> None:
 @pytest.mark.parametrize("name", ["n_classes", "channels", "n_layers"])
 def test_a_model_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name}=0 must be at least 1"):
-        ViTConfig(**{name: 0})
+        replace(ViTConfig(), **{name: 0})
