@@ -13,7 +13,7 @@ import tyro
 
 from common import UserError
 from common.training.checkpoint import write_atomically
-from common.training.cli import run_command
+from common.training.cli import read_options, run_command
 from common.training.run import say
 from common.training.step import choose_device
 from seq2seq.data import DATASETS, CorpusOptions, Pair
@@ -130,7 +130,7 @@ def _print_table(figures: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    run_command(lambda: run(tyro.cli(Options, args=arguments, config=(tyro.conf.OmitArgPrefixes,))))
+    run_command(lambda: run(read_options(Options, arguments)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Annotated, BinaryIO, Literal
 import tyro
 
 from common import UserError
-from common.training.cli import run_command
+from common.training.cli import read_options, run_command
 from common.training.step import choose_device
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, search_ids
 from seq2seq.search import Search
@@ -121,7 +121,7 @@ def _sources(file: str, stack: contextlib.ExitStack) -> Iterator[list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    run_command(lambda: run(tyro.cli(Options, args=arguments, config=(tyro.conf.OmitArgPrefixes,))))
+    run_command(lambda: run(read_options(Options, arguments)))
 
 
 if __name__ == "__main__":

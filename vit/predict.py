@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import UserError
-from common.training.cli import run_command
+from common.training.cli import read_options, run_command
 from vit.pictures import EXTENSIONS
 from vit.weights import LoadedViT, load_vit
 
@@ -103,7 +103,7 @@ def main() -> None:
     """The command."""
 
     def command() -> None:
-        if not run(tyro.cli(Options, prog="python -m vit.predict")):
+        if not run(read_options(Options, prog="python -m vit.predict")):
             sys.exit(1)
 
     run_command(command)

@@ -90,7 +90,7 @@ class ImageClassification:
 
     def normalise(self, images: Tensor) -> Tensor:
         """float (B, 3, H, W) in 0 ... 1 -> mean 0 and standard deviation 1 over the training set."""
-        return (images - self.mean) / self.std
+        return (images - self.mean.to(images.device)) / self.std.to(images.device)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Cross-entropy summed over pictures, between both labels' where pictures are mixed; and their number."""
@@ -124,5 +124,5 @@ class ImageClassification:
         outputs = []
         for some in rows.split(EVALUATION_BATCH):
             images = pictures.images[some].to(device).permute(0, 3, 1, 2).float() / 255.0
-            outputs.append(model((images - self.mean.to(device)) / self.std.to(device)).float().cpu())
+            outputs.append(model(self.normalise(images)).float().cpu())
         return torch.cat(outputs) if outputs else torch.empty(0, len(self.data.classes))

@@ -61,10 +61,15 @@ def parse_options(
         default = apply(default, by_data.get(data or "", {}))
         if preset is not None:
             default = apply(default, {**presets[preset], "preset": preset})
+    return read_options(options, arguments, default=default)
+
+
+def read_options(options: type[Options], arguments: Sequence[str] | None = None, **settings: Any) -> Options:
+    """``tyro.cli`` whose complaints are one line. Raises ValueError where the command line is wrong."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(options, args=arguments, default=default, config=(tyro.conf.OmitArgPrefixes,))
+            return tyro.cli(options, args=arguments, config=(tyro.conf.OmitArgPrefixes,), **settings)
     except SystemExit as ended:
         if not ended.code:
             raise  # --help

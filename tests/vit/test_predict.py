@@ -140,3 +140,10 @@ def test_the_attention_picture_is_drawn(weights, picture, tmp_path):
     draw_attention(tmp_path / "out.png", loaded, loaded.transform(picture[0]))
     with Image.open(tmp_path / "out.png") as drawn:
         assert drawn.size[0] > 400
+
+
+def test_a_mistyped_option_is_one_line_with_exit_code_2(weights, picture):
+    done = predict(weights[0], picture[0], "--topp", "3")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "--topp" in done.stderr
