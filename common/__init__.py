@@ -2,11 +2,13 @@
 
 from common.attention import ATTENTION, MultiHeadAttention, explicit_attention, fused_attention
 from common.config import TransformerConfig
+from common.dropout import Dropout
 from common.errors import UserError
 from common.feedforward import ConvFeedForward, FeedForward
 from common.kv_cache import KVCache
 from common.layernorm import LayerNorm
 from common.layers import DecoderLayer, EncoderLayer, Residual
+from common.loss import linear_cross_entropy
 from common.masks import padding_mask, visible_keys
 from common.positional import GridPositions, LearnedPositions, SinusoidalPositions, sinusoidal_table
 from common.stacks import Decoder, DecoderCache, Encoder
@@ -17,6 +19,7 @@ __all__ = [
     "Decoder",
     "DecoderCache",
     "DecoderLayer",
+    "Dropout",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
@@ -31,6 +34,7 @@ __all__ = [
     "UserError",
     "explicit_attention",
     "fused_attention",
+    "linear_cross_entropy",
     "padding_mask",
     "sinusoidal_table",
     "visible_keys",

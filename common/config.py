@@ -28,6 +28,8 @@ class TransformerConfig:
     """Inner width of the feed-forward network."""
     dropout: float = 0.1
     """After every sub-layer and inside the feed-forward network."""
+    feedforward_dropout: float | None = None
+    """Inside the feed-forward network, where it is not to be ``dropout``."""
     attention_dropout: float = 0.0
     """Of attention weights."""
     drop_path: float = 0.0
@@ -51,8 +53,8 @@ class TransformerConfig:
         for name in ("d_model", "n_heads", "d_ff"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            if not 0.0 <= getattr(self, name) < 1.0:
+        for name in ("dropout", "feedforward_dropout", "attention_dropout", "drop_path"):
+            if not 0.0 <= (getattr(self, name) or 0.0) < 1.0:
                 raise UserError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         if self.d_model % self.n_heads:
             raise UserError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}; choose a divisor")
@@ -61,6 +63,11 @@ class TransformerConfig:
         for name, table in (("activation", ACTIVATIONS), ("feedforward", FEEDFORWARD), ("attention", ATTENTION)):
             if getattr(self, name) not in table:
                 raise UserError(f"unknown {name} {getattr(self, name)!r}; choose one of {', '.join(table)}")
+
+    @property
+    def inner_dropout(self) -> float:
+        """Of the feed-forward network's inner positions."""
+        return self.dropout if self.feedforward_dropout is None else self.feedforward_dropout
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

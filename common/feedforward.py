@@ -6,6 +6,8 @@ Shapes: B batch, T length, D width (d_model), F inner width (d_ff).
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from common.dropout import Dropout
+
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
 
@@ -15,7 +17,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu") -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.inner = nn.Linear(d_model, d_ff)
         self.outer = nn.Linear(d_ff, d_model)
         _initialise(self.inner, self.outer)
@@ -31,7 +33,7 @@ class ConvFeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu") -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.inner = nn.Conv1d(d_model, d_ff, kernel_size=1)
         self.outer = nn.Conv1d(d_ff, d_model, kernel_size=1)
         _initialise(self.inner, self.outer)

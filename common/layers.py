@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from common.attention import MultiHeadAttention
 from common.config import TransformerConfig
+from common.dropout import Dropout
 from common.feedforward import FEEDFORWARD
 from common.kv_cache import KVCache
 from common.layernorm import LayerNorm
@@ -28,13 +29,14 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = LayerNorm(config.d_model, config.norm_eps, config.unbiased_norm)
         self.norm_first = config.norm_first
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.drop_path = drop_path
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> tuple[Tensor, Tensor | None]:
         """x is (B, T, D); the sub-layer's second result (attention weights) is passed on."""
         branch, weights = sublayer(self.norm(x) if self.norm_first else x)
-        branch = self._thin(self.dropout(branch))
+        # Under autocast the branch comes in half precision: cast once, for a sum of two types is slow on a CPU.
+        branch = self._thin(self.dropout(branch.to(x.dtype)))
         return x + branch if self.norm_first else self.norm(x + branch), weights
 
     def _thin(self, branch: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAtten
 
 
 def _feedforward(config: TransformerConfig) -> nn.Module:
-    return FEEDFORWARD[config.feedforward](config.d_model, config.d_ff, config.dropout, config.activation)
+    return FEEDFORWARD[config.feedforward](config.d_model, config.d_ff, config.inner_dropout, config.activation)
 
 
 class EncoderLayer(nn.Module):

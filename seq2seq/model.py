@@ -5,12 +5,22 @@ Shapes: B batch, S source length, T target length, D width, V target vocabulary.
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, overload
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import Decoder, DecoderCache, Encoder, SinusoidalPositions, TransformerConfig, UserError, padding_mask
+from common import (
+    Decoder,
+    DecoderCache,
+    Dropout,
+    Encoder,
+    SinusoidalPositions,
+    TransformerConfig,
+    UserError,
+    linear_cross_entropy,
+    padding_mask,
+)
 from seq2seq.tokenizer import PAD_ID
 
 TIES = ("none", "embeddings", "decoder_output", "all")
@@ -94,7 +104,7 @@ class Seq2Seq(nn.Module):
         joint = config.tie in ("embeddings", "all")
         self.target_embedding = self.source_embedding if joint else _embedding(config.target_vocabulary, d_model)
         self.positions = SinusoidalPositions(d_model, config.layout, config.padding_row)
-        self.dropout = nn.Dropout(config.layers.dropout)
+        self.dropout = Dropout(config.layers.dropout)
         self.encoder = Encoder(config.layers, config.n_encoder_layers)
         self.decoder = Decoder(config.layers, config.n_decoder_layers)
         self.projection: nn.Linear | None = None
@@ -102,14 +112,25 @@ class Seq2Seq(nn.Module):
             self.projection = nn.Linear(d_model, config.target_vocabulary, bias=False)
             nn.init.normal_(self.projection.weight, std=d_model**-0.5)
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    @overload
+    def forward(self, source: Tensor, target: Tensor) -> Tensor: ...
+    @overload
+    def forward(
+        self, source: Tensor, target: Tensor, labels: Tensor, label_smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]: ...
+    def forward(
+        self, source: Tensor, target: Tensor, labels: Tensor | None = None, label_smoothing: float = 0.0
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Teacher forcing: source ids (B, S), decoder input ids (B, T) starting with S -> logits (B, T, V).
 
-        Padding may stand at the end of either; a target position sees those before it only, so real ones never see
-        target padding.
+        With labels (B, T) instead their cross-entropy, summed, and how many are no padding: the same numbers from less
+        memory, see ``linear_cross_entropy``. Padding may stand at the end of all; a target position sees those before
+        it only, so real ones never see target padding.
         """
-        memory, memory_mask = self.encode(source)
-        return self.project(self.decode(target, memory, memory_mask)[0])
+        x = self.decode(target, *self.encode(source))[0]
+        if labels is None:
+            return self.project(x)
+        return linear_cross_entropy(x, self.output_weight, labels, ignore=PAD_ID, label_smoothing=label_smoothing)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source ids (B, S) -> memory (B, S, D) and its key mask (B, S)."""
@@ -130,7 +151,12 @@ class Seq2Seq(nn.Module):
 
     def project(self, x: Tensor) -> Tensor:
         """(..., D) -> logits (..., V)."""
-        return F.linear(x, self.target_embedding.weight if self.projection is None else self.projection.weight)
+        return F.linear(x, self.output_weight)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """Of the projection onto words, (V, D)."""
+        return self.target_embedding.weight if self.projection is None else self.projection.weight
 
     def start(self, source: Tensor) -> DecodingState:
         """Encodes source ids (B, S) once; what ``step`` takes."""

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.training import distributed
@@ -19,18 +18,6 @@ from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.tokenizer import PAD_ID
 
 EVALUATION_BATCH = 128
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Logits (B, T, V), labels (B, T) -> the loss summed over the labels that are not padding, and their number."""
-    loss = F.cross_entropy(
-        logits.flatten(0, 1).float(),
-        labels.flatten(),
-        ignore_index=PAD_ID,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
-    return loss, (labels != PAD_ID).sum()
 
 
 class Translation:
@@ -95,7 +82,7 @@ class Translation:
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Cross-entropy of all next tokens at once (teacher forcing), summed; and how many tokens there are."""
         source, target = batch
-        return cross_entropy(model(source, target[:, :-1]), target[:, 1:], self.label_smoothing)
+        return model(source, target[:, :-1], target[:, 1:], self.label_smoothing)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss a token, exact matches and BLEU on the validation split; each process takes its share of sentences."""
@@ -110,7 +97,7 @@ class Translation:
         mine = torch.arange(len(pairs))[distributed.rank() :: distributed.world_size()]
         for rows in mine[pairs.target_lengths[mine].sort().indices].split(EVALUATION_BATCH):
             source, target = (ids.to(device) for ids in pairs.batch(rows))
-            loss, count = cross_entropy(model(source, target[:, :-1]), target[:, 1:])
+            loss, count = model(source, target[:, :-1], target[:, 1:])
             sums += torch.tensor((loss.item(), count.item()), dtype=torch.float64)
         loss, count = distributed.sum_over_processes(sums).tolist()
         return loss, count

@@ -48,6 +48,12 @@ class Options:
     """Give row 0 of the positions to padding; real tokens take 1, 2, 3, ..."""
     dropout: float | None = None
     """Of the size where not given."""
+    feedforward_dropout: float | None = None
+    """Inside the feed-forward networks; as --dropout where not given."""
+    attention_dropout: float = 0.0
+    """Of attention weights."""
+    norm: Literal["pre", "post"] | None = None
+    """LayerNorm before each sub-layer, or after the sum as in the paper; of the size where not given."""
     batch_tokens: int = 2048
     """Positions in a step on the longer side, padding included, over all processes."""
     label_smoothing: float = 0.1
@@ -100,6 +106,13 @@ def model_config(options: Options, data: PairData) -> Seq2SeqConfig:
     if options.tie in ("embeddings", "all") and data.source_tokenizer is not data.target_tokenizer:
         raise UserError(f"--tie {options.tie} needs one joint vocabulary; add --joint, or --tie decoder_output or none")
     n_layers, layers = SIZES[options.size]
+    layers = replace(
+        layers,
+        dropout=layers.dropout if options.dropout is None else options.dropout,
+        feedforward_dropout=options.feedforward_dropout,
+        attention_dropout=options.attention_dropout,
+        norm_first=layers.norm_first if options.norm is None else options.norm == "pre",
+    )
     start_id, end_id = data.target_tokenizer.start_id, data.target_tokenizer.end_id
     assert start_id is not None
     assert end_id is not None
@@ -112,7 +125,7 @@ def model_config(options: Options, data: PairData) -> Seq2SeqConfig:
         n_decoder_layers=n_layers,
         tie=options.tie,
         padding_row=options.padding_row,
-        layers=layers if options.dropout is None else replace(layers, dropout=options.dropout),
+        layers=layers,
     )
 
 

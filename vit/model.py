@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common import (
+    Dropout,
     Encoder,
     GridPositions,
     LearnedPositions,
@@ -96,7 +97,7 @@ class ViT(nn.Module):
             self.positions = LearnedPositions(n_prefix + height * width, d_model)
         elif config.positions == "sinusoidal":
             self.positions = GridPositions(d_model, height, width, n_prefix)
-        self.dropout = nn.Dropout(config.layers.dropout)
+        self.dropout = Dropout(config.layers.dropout)
         self.encoder = Encoder(config.layers, config.n_layers)
         self.pool_query = nn.Parameter(torch.zeros(1, 1, 1, d_model)) if config.pooling == "attention" else None
         self.classifier = nn.Linear(d_model, config.n_classes)

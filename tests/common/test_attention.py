@@ -5,6 +5,7 @@ Shapes: B 3, H 2, K 7 and lengths among 3, 5, 11.
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from common import MultiHeadAttention, explicit_attention, fused_attention, visible_keys
@@ -136,3 +137,27 @@ def test_heads_must_divide_the_width(heads: int) -> None:
 def test_unknown_variant_is_named_with_the_choice() -> None:
     with pytest.raises(ValueError, match="unknown attention 'cosine'; choose one of scaled_dot_product"):
         MultiHeadAttention(15, 3, variant="cosine")
+
+
+@pytest.mark.parametrize("length", [7, 131])
+@pytest.mark.parametrize("masked", [False, True])
+def test_training_gives_torch_s_values_and_gradients_at_short_and_long_sequences(length, masked):
+    """Short ones are written out on a CPU; a query that sees nothing is among them."""
+    torch.manual_seed(4)
+    q, k, v = (torch.randn(2, 3, length, 5, requires_grad=True) for _ in range(3))
+    mask = None
+    if masked:
+        mask = torch.ones(2, 1, length, length, dtype=torch.bool).tril()
+        mask[0, :, 3] = False
+    ours = fused_attention(q, k, v, mask)
+    theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    if masked:
+        theirs = torch.cat((theirs[:, :, :3], torch.zeros(2, 3, 1, 5), theirs[:, :, 4:]), dim=2)[:1]
+        ours = ours[:1]
+    torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
+    for one, other in zip(
+        torch.autograd.grad(ours.square().sum(), (q, k, v)),
+        torch.autograd.grad(theirs.square().sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other.nan_to_num(0.0), atol=2e-5, rtol=1e-4)
