@@ -148,14 +148,17 @@ def test_a_compiled_run_s_files_are_a_plain_one_s(
         return compile_(model, backend=lambda graph, _: graph.forward)
 
     monkeypatch.setattr(torch, "compile", quickly)
-    fit(modality, tmp_path / "plain", settings(max_steps=1))
-    fit(modality, tmp_path / "compiled", settings(max_steps=1, compile=True))
+    # No dropout: compiled, torch draws it in its own way. No Adam: it enlarges what is 0 but for rounding.
+    fit(modality, tmp_path / "plain", settings(optimizer="sgd", max_steps=1), dropout=0.0)
+    fit(modality, tmp_path / "compiled", settings(optimizer="sgd", max_steps=1, compile=True), dropout=0.0)
     assert len(compiled) == 1
     plain, other = saved_model(tmp_path / "plain"), saved_model(tmp_path / "compiled")
     assert plain.keys() == other.keys()
     assert not any("_orig_mod" in name or "module." in name for name in plain)
     for name in plain:
         torch.testing.assert_close(plain[name], other[name], atol=1e-5, rtol=0.0)
-    fit(modality, tmp_path / "compiled", settings(max_steps=2), resume=True)  # not compiled any more
-    fit(modality, tmp_path / "plain", settings(max_steps=2, compile=True), resume=True)
+    fit(
+        modality, tmp_path / "compiled", settings(optimizer="sgd", max_steps=2), dropout=0.0, resume=True
+    )  # not compiled any more
+    fit(modality, tmp_path / "plain", settings(optimizer="sgd", max_steps=2, compile=True), dropout=0.0, resume=True)
     assert len(compiled) == 2
