@@ -10,10 +10,9 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import Decoder, DecoderCache, Encoder, SinusoidalPositions, TransformerConfig, UserError, padding_mask
+from common import Decoder, DecoderCache, Encoder, SinusoidalPositions, TransformerConfig, padding_mask
 from seq2seq.tokenizer import PAD_ID
-
-TIES = ("none", "embeddings", "decoder_output", "all")
+from seq2seq.translation_model import TranslationModel, check_tie, embedding_table
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,7 @@ class Seq2SeqConfig:
     layers: TransformerConfig = field(default_factory=TransformerConfig)
 
     def __post_init__(self) -> None:
-        if self.tie not in TIES:
-            raise UserError(f"unknown tie {self.tie!r}; choose one of {', '.join(TIES)}")
-        if self.tie in ("embeddings", "all") and self.source_vocabulary != self.target_vocabulary:
-            raise UserError(
-                f"tie={self.tie} needs one joint vocabulary, not {self.source_vocabulary} source and "
-                f"{self.target_vocabulary} target entries; choose none or decoder_output"
-            )
+        check_tie(self.tie, self.source_vocabulary, self.target_vocabulary)
 
 
 def _size(d_model: int, n_heads: int, d_ff: int, n_layers: int, dropout: float, norm_first: bool) -> "Size":
@@ -83,16 +76,16 @@ class DecodingState:
                 written.reorder(rows)
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(TranslationModel):
     """The paper's encoder-decoder (Vaswani et al. 2017, 3)."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.config = config
         d_model = config.layers.d_model
-        self.source_embedding = _embedding(config.source_vocabulary, d_model)
+        self.source_embedding = embedding_table(config.source_vocabulary, d_model)
         joint = config.tie in ("embeddings", "all")
-        self.target_embedding = self.source_embedding if joint else _embedding(config.target_vocabulary, d_model)
+        self.target_embedding = self.source_embedding if joint else embedding_table(config.target_vocabulary, d_model)
         self.positions = SinusoidalPositions(d_model, config.layout, config.padding_row)
         self.dropout = nn.Dropout(config.layers.dropout)
         self.encoder = Encoder(config.layers, config.n_encoder_layers)
@@ -141,15 +134,13 @@ class Seq2Seq(nn.Module):
         x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache)
         return self.project(x[:, 0])
 
+    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor:
+        """Where each target position looked in the last layer (B, H, T, S), given ids as in ``forward``."""
+        return self.decode(target, *self.encode(source), need_weights=True)[1][-1][1]
+
     def _embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         x = embedding(ids)  # (B, T) -> (B, T, D)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.layers.d_model)
         mask = padding_mask(ids, PAD_ID) if self.config.padding_row else None
         return self.dropout(x + self.positions(x, offset, mask))
-
-
-def _embedding(n: int, d_model: int) -> nn.Embedding:
-    embedding = nn.Embedding(n, d_model)
-    nn.init.normal_(embedding.weight, std=d_model**-0.5)
-    return embedding
