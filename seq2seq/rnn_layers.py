@@ -28,6 +28,8 @@ class RecurrentEncoder(nn.Module):
 
         The forward GRU ends at a sentence's last word and the backward one at its first.
         """
+        if not len(x):  # nothing cannot be packed
+            return x.new_zeros(*x.shape[:2], 2 * self.gru.hidden_size), x.new_zeros(2, 0, self.gru.hidden_size)
         lengths = mask.sum(dim=1).clamp(min=1).cpu()  # a sentence of padding alone is read as one word
         packed, last = self.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
         return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0], last

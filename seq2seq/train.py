@@ -41,8 +41,8 @@ class Options:
     preset: str | None = None
     """seed: the toy task with vocabularies of 5 and 7 and the paper's base size."""
     architecture: Literal["transformer", "rnn", "rnn_attention"] = "transformer"
-    """transformer; rnn: a recurrent network that keeps the source in one vector; rnn_attention: one that looks back at
-    it before each word."""
+    """transformer; rnn: a recurrent network that keeps the source in one vector; rnn_attention: one that attends
+    to it."""
     size: Literal["toy", "tiny", "small", "base"] = "toy"
     """The Transformer: toy 96 wide and 2 + 2 layers, tiny 128 and 4 + 4, small 256 and 3 + 3, base 512 and 6 + 6; the
     others up to small, with as many parameters."""
