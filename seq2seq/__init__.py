@@ -2,5 +2,6 @@
 
 from seq2seq.decoding import greedy, translate
 from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
+from seq2seq.rnn import RNN, RNNConfig
 
-__all__ = ["SIZES", "Seq2Seq", "Seq2SeqConfig", "greedy", "translate"]
+__all__ = ["RNN", "SIZES", "RNNConfig", "Seq2Seq", "Seq2SeqConfig", "greedy", "translate"]

@@ -7,13 +7,14 @@ Shapes: A sentences still searched, R live hypotheses of all of them in a row, K
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from seq2seq.model import DecodingState, Seq2Seq
 from seq2seq.search import Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID
+from seq2seq.translation_model import TranslationModel
 
 
 class _Places:
@@ -49,11 +50,11 @@ class _Live:
     tokens: Tensor
     totals: Tensor
     history: Tensor  # (R, t)
-    state: DecodingState = field(repr=False)
+    state: Any = field(repr=False)  # what the model's ``start`` gave
 
 
 @torch.inference_mode()
-def beam_search(model: Seq2Seq, source: Tensor, search: Search) -> list[list[Hypothesis]]:
+def beam_search(model: TranslationModel, source: Tensor, search: Search) -> list[list[Hypothesis]]:
     """The best translations of each sentence, best first; one that was cut at the longest length comes after all that
     ended.
 
@@ -82,7 +83,7 @@ def beam_search(model: Seq2Seq, source: Tensor, search: Search) -> list[list[Hyp
     return _sorted(places, search)
 
 
-def _step(model: Seq2Seq, live: _Live, places: _Places, limits: Tensor, search: Search, t: int) -> None:
+def _step(model: TranslationModel, live: _Live, places: _Places, limits: Tensor, search: Search, t: int) -> None:
     """Extends all live hypotheses of t tokens by one symbol."""
     n, beam, device = len(live.sentences), search.beam, live.of.device
     logits = model.step(live.tokens, live.state)  # (R, V)

@@ -1,4 +1,4 @@
-"""Decoding with ``Seq2Seq.start`` and ``step``: one token at a time, each fed back in.
+"""Decoding with a model's ``start`` and ``step``: one token at a time, each fed back in.
 
 Shapes: B batch, S source length, T target length.
 """
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from seq2seq.beam import beam_search
 from seq2seq.data import pad
-from seq2seq.model import Seq2Seq
 from seq2seq.search import GREEDY, Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID, Tokenizer
+from seq2seq.translation_model import TranslationModel
 
 T = TypeVar("T")
 DECODING_BATCH = 256
@@ -21,7 +21,7 @@ DECODING_BATCH = 256
 
 
 @torch.inference_mode()
-def greedy(model: Seq2Seq, source: Tensor, max_length: int | None = None) -> list[list[int]]:
+def greedy(model: TranslationModel, source: Tensor, max_length: int | None = None) -> list[list[int]]:
     """The likeliest next token at each step, until the end symbol (not returned) or ``max_length`` tokens.
 
     Args:
@@ -51,19 +51,19 @@ def greedy(model: Seq2Seq, source: Tensor, max_length: int | None = None) -> lis
     return [[i for i in row if i != PAD_ID] for row in written.tolist()]
 
 
-def search_ids(model: Seq2Seq, ids: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+def search_ids(model: TranslationModel, ids: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
     """The translations of each row of source ids with their scores, in order, best first; an empty row has none."""
     return _by_length(model, ids, search.beam, lambda source: beam_search(model, source, search), [])
 
 
 def translate(
-    model: Seq2Seq, texts: Sequence[str], source: Tokenizer, target: Tokenizer, search: Search = GREEDY
+    model: TranslationModel, texts: Sequence[str], source: Tokenizer, target: Tokenizer, search: Search = GREEDY
 ) -> list[str]:
     """The best translation of each text, in order; a blank text stays blank and never reaches the model."""
     return decode_lines(best_ids(model, encode_texts(texts, source), search), target)
 
 
-def best_ids(model: Seq2Seq, ids: Sequence[Sequence[int]], search: Search = GREEDY) -> list[list[int]]:
+def best_ids(model: TranslationModel, ids: Sequence[Sequence[int]], search: Search = GREEDY) -> list[list[int]]:
     """The best translation of each row of source ids, in order; of an empty row an empty one."""
     if search.beam == 1 and not search.min_length:  # no scores are needed
         return _by_length(model, ids, 1, lambda source: greedy(model, source, search.max_length), [])
@@ -81,7 +81,7 @@ def decode_lines(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[str
 
 
 def _by_length(
-    model: Seq2Seq, ids: Sequence[Sequence[int]], beam: int, decode: Callable[[Tensor], list[T]], nothing: T
+    model: TranslationModel, ids: Sequence[Sequence[int]], beam: int, decode: Callable[[Tensor], list[T]], nothing: T
 ) -> list[T]:
     """Decodes sentences of like length together and puts them back in order; an empty row is not decoded."""
     device = next(model.parameters()).device

@@ -5,25 +5,13 @@ Shapes: B batch, S source length, T target length, D width, V target vocabulary.
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import (
-    Decoder,
-    DecoderCache,
-    Dropout,
-    Encoder,
-    SinusoidalPositions,
-    TransformerConfig,
-    UserError,
-    linear_cross_entropy,
-    padding_mask,
-)
+from common import Decoder, DecoderCache, Dropout, Encoder, SinusoidalPositions, TransformerConfig, padding_mask
 from seq2seq.tokenizer import PAD_ID
-
-TIES = ("none", "embeddings", "decoder_output", "all")
+from seq2seq.translation_model import TranslationModel, check_tie, embedding_table
 
 
 @dataclass(frozen=True)
@@ -51,13 +39,7 @@ class Seq2SeqConfig:
     layers: TransformerConfig = field(default_factory=TransformerConfig)
 
     def __post_init__(self) -> None:
-        if self.tie not in TIES:
-            raise UserError(f"unknown tie {self.tie!r}; choose one of {', '.join(TIES)}")
-        if self.tie in ("embeddings", "all") and self.source_vocabulary != self.target_vocabulary:
-            raise UserError(
-                f"tie={self.tie} needs one joint vocabulary, not {self.source_vocabulary} source and "
-                f"{self.target_vocabulary} target entries; choose none or decoder_output"
-            )
+        check_tie(self.tie, self.source_vocabulary, self.target_vocabulary)
 
 
 def _size(d_model: int, n_heads: int, d_ff: int, n_layers: int, dropout: float, norm_first: bool) -> "Size":
@@ -93,16 +75,16 @@ class DecodingState:
                 written.reorder(rows)
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(TranslationModel):
     """The paper's encoder-decoder (Vaswani et al. 2017, 3)."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.config = config
         d_model = config.layers.d_model
-        self.source_embedding = _embedding(config.source_vocabulary, d_model)
+        self.source_embedding = embedding_table(config.source_vocabulary, d_model)
         joint = config.tie in ("embeddings", "all")
-        self.target_embedding = self.source_embedding if joint else _embedding(config.target_vocabulary, d_model)
+        self.target_embedding = self.source_embedding if joint else embedding_table(config.target_vocabulary, d_model)
         self.positions = SinusoidalPositions(d_model, config.layout, config.padding_row)
         self.dropout = Dropout(config.layers.dropout)
         self.encoder = Encoder(config.layers, config.n_encoder_layers)
@@ -112,25 +94,10 @@ class Seq2Seq(nn.Module):
             self.projection = nn.Linear(d_model, config.target_vocabulary, bias=False)
             nn.init.normal_(self.projection.weight, std=d_model**-0.5)
 
-    @overload
-    def forward(self, source: Tensor, target: Tensor) -> Tensor: ...
-    @overload
-    def forward(
-        self, source: Tensor, target: Tensor, labels: Tensor, label_smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor]: ...
-    def forward(
-        self, source: Tensor, target: Tensor, labels: Tensor | None = None, label_smoothing: float = 0.0
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Teacher forcing: source ids (B, S), decoder input ids (B, T) starting with S -> logits (B, T, V).
-
-        With labels (B, T) instead their cross-entropy, summed, and how many are no padding: the same numbers from less
-        memory, see ``linear_cross_entropy``. Padding may stand at the end of all; a target position sees those before
-        it only, so real ones never see target padding.
-        """
-        x = self.decode(target, *self.encode(source))[0]
-        if labels is None:
-            return self.project(x)
-        return linear_cross_entropy(x, self.output_weight, labels, ignore=PAD_ID, label_smoothing=label_smoothing)
+    def hidden(self, source: Tensor, target: Tensor) -> Tensor:
+        """What is projected onto words, (B, T, D); a target position sees those before it only, so real ones never see
+        target padding."""
+        return self.decode(target, *self.encode(source))[0]
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source ids (B, S) -> memory (B, S, D) and its key mask (B, S)."""
@@ -149,15 +116,6 @@ class Seq2Seq(nn.Module):
         x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
         return self.decoder(x, memory, memory_mask=memory_mask, cache=cache, need_weights=need_weights)
 
-    def project(self, x: Tensor) -> Tensor:
-        """(..., D) -> logits (..., V)."""
-        return F.linear(x, self.output_weight)
-
-    @property
-    def output_weight(self) -> Tensor:
-        """Of the projection onto words, (V, D)."""
-        return self.target_embedding.weight if self.projection is None else self.projection.weight
-
     def start(self, source: Tensor) -> DecodingState:
         """Encodes source ids (B, S) once; what ``step`` takes."""
         return DecodingState(*self.encode(source), DecoderCache(self.config.n_decoder_layers))
@@ -167,15 +125,13 @@ class Seq2Seq(nn.Module):
         x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache)
         return self.project(x[:, 0])
 
+    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor:
+        """Where each target position looked in the last layer (B, H, T, S), given ids as in ``forward``."""
+        return self.decode(target, *self.encode(source), need_weights=True)[1][-1][1]
+
     def _embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         x = embedding(ids)  # (B, T) -> (B, T, D)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.layers.d_model)
         mask = padding_mask(ids, PAD_ID) if self.config.padding_row else None
         return self.dropout(x + self.positions(x, offset, mask))
-
-
-def _embedding(n: int, d_model: int) -> nn.Embedding:
-    embedding = nn.Embedding(n, d_model)
-    nn.init.normal_(embedding.weight, std=d_model**-0.5)
-    return embedding

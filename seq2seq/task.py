@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from common.training import distributed
 from common.training.seeding import generator
+from seq2seq.architectures import ModelConfig
 from seq2seq.data import EncodedPairs, Pair, PairData, encode_pairs, plan_batches
 from seq2seq.decoding import translate
-from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.tokenizer import PAD_ID
+from seq2seq.translation_model import TranslationModel
 
 EVALUATION_BATCH = 128
 
@@ -28,10 +29,11 @@ class Translation:
     def __init__(
         self,
         data: PairData,
-        config: Seq2SeqConfig,
+        config: ModelConfig,
         *,
         batch_tokens: int,
         label_smoothing: float = 0.0,
+        architecture: str = "transformer",
         seed: int = 0,
     ) -> None:
         self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, data.metric, seed
@@ -41,6 +43,7 @@ class Translation:
         self.steps_per_epoch = len(self._cuts)
         self.description: dict[str, Any] = {
             "kind": "seq2seq",
+            "architecture": architecture,
             "config": asdict(config),
             "source_tokenizer": data.source_tokenizer.to_json(),
             "target_tokenizer": data.target_tokenizer.to_json(),
@@ -86,12 +89,12 @@ class Translation:
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss a token, exact matches and BLEU on the validation split; each process takes its share of sentences."""
-        assert isinstance(model, Seq2Seq)
+        assert isinstance(model, TranslationModel)
         loss, count = self._validation_loss(model, self.valid_pairs)
         figures = translation_figures(self.translate(model, self.data.valid), [t for _, t in self.data.valid])
         return {"val_loss": loss / count, **{f"val_{name}": value for name, value in figures.items()}}
 
-    def _validation_loss(self, model: Seq2Seq, pairs: EncodedPairs) -> tuple[float, float]:
+    def _validation_loss(self, model: TranslationModel, pairs: EncodedPairs) -> tuple[float, float]:
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64)
         mine = torch.arange(len(pairs))[distributed.rank() :: distributed.world_size()]
@@ -102,7 +105,7 @@ class Translation:
         loss, count = distributed.sum_over_processes(sums).tolist()
         return loss, count
 
-    def translate(self, model: Seq2Seq, pairs: Sequence[Pair]) -> list[str]:
+    def translate(self, model: TranslationModel, pairs: Sequence[Pair]) -> list[str]:
         """The model's translations of all sources, in order, each process translating its share."""
         mine = range(distributed.rank(), len(pairs), distributed.world_size())
         texts = [pairs[i][0] for i in mine]

@@ -16,9 +16,9 @@ from common.training.cli import training_command
 from common.training.run import METRICS, WEIGHTS, open_run, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
+from seq2seq.architectures import build_model, model_config
 from seq2seq.attention_picture import draw_attention
-from seq2seq.data import CorpusOptions, PairData, load_data
-from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
+from seq2seq.data import CorpusOptions, load_data
 from seq2seq.task import Translation, translation_figures
 from seq2seq.weights import load_seq2seq
 
@@ -40,8 +40,12 @@ class Options:
     """Start again where --out holds a run."""
     preset: str | None = None
     """seed: the toy task with vocabularies of 5 and 7 and the paper's base size."""
+    architecture: Literal["transformer", "rnn", "rnn_attention"] = "transformer"
+    """transformer; rnn: a recurrent network that keeps the source in one vector; rnn_attention: one that attends
+    to it."""
     size: Literal["toy", "tiny", "small", "base"] = "toy"
-    """The model: toy 96 wide and 2 + 2 layers, tiny 128 and 4 + 4, small 256 and 3 + 3, base 512 and 6 + 6."""
+    """The Transformer: toy 96 wide and 2 + 2 layers, tiny 128 and 4 + 4, small 256 and 3 + 3, base 512 and 6 + 6; the
+    others up to small, with as many parameters."""
     tie: Literal["none", "embeddings", "decoder_output", "all"] = "all"
     """Which of the two embeddings and the output projection are one matrix."""
     padding_row: bool = False
@@ -50,8 +54,8 @@ class Options:
     """Of the size where not given."""
     feedforward_dropout: float | None = None
     """Inside the feed-forward networks; as --dropout where not given."""
-    attention_dropout: float = 0.0
-    """Of attention weights."""
+    attention_dropout: float | None = None
+    """Of attention weights; 0 where not given."""
     norm: Literal["pre", "post"] | None = None
     """LayerNorm before each sub-layer, or after the sum as in the paper; of the size where not given."""
     batch_tokens: int = 2048
@@ -101,32 +105,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def model_config(options: Options, data: PairData) -> Seq2SeqConfig:
-    """The model that the options describe. Raises ValueError where weights are tied over two vocabularies."""
-    if options.tie in ("embeddings", "all") and data.source_tokenizer is not data.target_tokenizer:
-        raise UserError(f"--tie {options.tie} needs one joint vocabulary; add --joint, or --tie decoder_output or none")
-    n_layers, layers = SIZES[options.size]
-    layers = replace(
-        layers,
-        dropout=layers.dropout if options.dropout is None else options.dropout,
-        feedforward_dropout=options.feedforward_dropout,
-        attention_dropout=options.attention_dropout,
-        norm_first=layers.norm_first if options.norm is None else options.norm == "pre",
-    )
-    start_id, end_id = data.target_tokenizer.start_id, data.target_tokenizer.end_id
-    assert start_id is not None
-    assert end_id is not None
-    return Seq2SeqConfig(
-        source_vocabulary=len(data.source_tokenizer),
-        target_vocabulary=len(data.target_tokenizer),
-        start_id=start_id,
-        end_id=end_id,
-        n_encoder_layers=n_layers,
-        n_decoder_layers=n_layers,
-        tie=options.tie,
-        padding_row=options.padding_row,
-        layers=layers,
-    )
+def layer_options(options: Options) -> dict[str, Any]:
+    """Those of a layer that were given, by their names in ``TransformerConfig``."""
+    given = {name: getattr(options, name) for name in ("dropout", "feedforward_dropout", "attention_dropout")}
+    given["norm_first"] = None if options.norm is None else options.norm == "pre"
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def run(options: Options) -> None:
@@ -142,19 +125,26 @@ def run(options: Options) -> None:
         resume = open_run(out, {"options": saved_options}, resume=options.resume, overwrite=options.overwrite)
     with distributed.one_per_machine_first(device):
         data = load_data(options.data, options.data_dir, options.corpus)
-    config = model_config(options, data)
+    config = model_config(
+        options.architecture, options.size, data, options.tie, padding_row=options.padding_row, **layer_options(options)
+    )
     seed = options.training.seed
     torch.manual_seed(derive_seed("weights", seed))
-    model = Seq2Seq(config)
+    model = build_model(options.architecture, config)
     parameters = sum(p.numel() for p in model.parameters())
     dropped = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
     say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs{dropped}")
     say(
-        f"translator {options.size}: {parameters:,} parameters, {len(data.source_tokenizer)} source and "
+        f"{options.architecture} {options.size}: {parameters:,} parameters, {len(data.source_tokenizer)} source and "
         f"{len(data.target_tokenizer)} target entries"
     )
     task = Translation(
-        data, config, batch_tokens=options.batch_tokens, label_smoothing=options.label_smoothing, seed=seed
+        data,
+        config,
+        batch_tokens=options.batch_tokens,
+        label_smoothing=options.label_smoothing,
+        architecture=options.architecture,
+        seed=seed,
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
     figures = train(model, task, options.training, out=out, resume=resume)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from common.config import from_dict
 from common.training.checkpoint import load_weights, read_weights
-from seq2seq.model import Seq2Seq, Seq2SeqConfig
+from seq2seq.architectures import build_model, find_architecture
 from seq2seq.tokenizer import Tokenizer
+from seq2seq.translation_model import TranslationModel
 
 KIND = "seq2seq"
 
@@ -14,7 +15,7 @@ KIND = "seq2seq"
 class Translator(NamedTuple):
     """What a weights file holds."""
 
-    model: Seq2Seq
+    model: TranslationModel
     source: Tokenizer
     target: Tokenizer
     languages: tuple[str, str]
@@ -28,7 +29,8 @@ def load_seq2seq(path: Path) -> Translator:
         ValueError: not a translator's weights file of this program.
     """
     tensors, description = read_weights(path, KIND)
-    model = Seq2Seq(from_dict(Seq2SeqConfig, description["config"]))
+    name = description.get("architecture", "transformer")  # older files name none
+    model = build_model(name, from_dict(find_architecture(name).config, description["config"]))
     load_weights(model, tensors, str(path))
     source, target = (Tokenizer.from_json(description[f"{side}_tokenizer"]) for side in ("source", "target"))
     from_language, into_language = description["languages"]

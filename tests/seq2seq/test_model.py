@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from common import UserError
-from seq2seq.model import SIZES, TIES, Seq2Seq, Seq2SeqConfig
+from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
 from seq2seq.tokenizer import PAD_ID
+from seq2seq.translation_model import TIES
 from tests.seq2seq.helpers import JOINT, SOURCE, TARGET, sources, tiny_config, tiny_model
 
 

@@ -30,7 +30,9 @@ def weights():
 
 @pytest.fixture(scope="module")
 def model(weights) -> Seq2Seq:
-    return load_seq2seq(weights)[0]
+    model = load_seq2seq(weights)[0]
+    assert isinstance(model, Seq2Seq)
+    return model
 
 
 @pytest.fixture(scope="module")

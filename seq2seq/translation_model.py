@@ -1,0 +1,85 @@
+"""What decoding, training and files ask of a translator, whatever it is made of; and what all of them share.
+
+Shapes: B batch, S source length, T target length, D width, V target vocabulary.
+"""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common import UserError, linear_cross_entropy
+from seq2seq.tokenizer import PAD_ID
+
+TIES = ("none", "embeddings", "decoder_output", "all")
+
+
+class TranslationModel(nn.Module):
+    """A model from source ids to target ids, padded at the end; padding influences nothing."""
+
+    config: Any
+    """A dataclass with source_vocabulary, target_vocabulary, start_id and end_id among its fields."""
+
+    target_embedding: nn.Embedding
+    projection: nn.Linear | None
+    """Onto words; None where the target's embedding does that too."""
+
+    def forward(
+        self, source: Tensor, target: Tensor, labels: Tensor | None = None, label_smoothing: float = 0.0
+    ) -> Any:
+        """Teacher forcing: source ids (B, S), decoder input ids (B, T) starting with S -> logits (B, T, V).
+
+        With labels (B, T) instead their cross-entropy, summed, and how many are no padding: the same numbers from less
+        memory, see ``linear_cross_entropy``. Padding may stand at the end of all three.
+        """
+        x = self.hidden(source, target)
+        if labels is None:
+            return self.project(x)
+        return linear_cross_entropy(x, self.output_weight, labels, ignore=PAD_ID, label_smoothing=label_smoothing)
+
+    def hidden(self, source: Tensor, target: Tensor) -> Tensor:
+        """As ``forward``, up to what is projected onto words: (B, T, D)."""
+        raise NotImplementedError
+
+    def project(self, x: Tensor) -> Tensor:
+        """(..., D) -> logits (..., V)."""
+        return F.linear(x, self.output_weight)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """Of the projection onto words, (V, D)."""
+        return self.target_embedding.weight if self.projection is None else self.projection.weight
+
+    def start(self, source: Tensor) -> Any:
+        """Encodes source ids (B, S) once; what ``step`` takes.
+
+        Its method ``reorder(rows, *, source=True)`` keeps the batch rows named by ``rows`` (int64); not ``source``:
+        each row keeps the sentence it has.
+        """
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """The next token's logits (B, V) after tokens (B,), which are added to the state."""
+        raise NotImplementedError
+
+    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor | None:
+        """Where each target position looked, by head (B, H, T, S), given ids as in ``forward``; None: it cannot."""
+        raise NotImplementedError
+
+
+def check_tie(tie: str, source_vocabulary: int, target_vocabulary: int) -> None:
+    """Raises ValueError at an unknown tie, or one that needs a joint vocabulary where there are two."""
+    if tie not in TIES:
+        raise UserError(f"unknown tie {tie!r}; choose one of {', '.join(TIES)}")
+    if tie in ("embeddings", "all") and source_vocabulary != target_vocabulary:
+        raise UserError(
+            f"tie={tie} needs one joint vocabulary, not {source_vocabulary} source and "
+            f"{target_vocabulary} target entries; choose none or decoder_output"
+        )
+
+
+def embedding_table(n: int, width: int) -> nn.Embedding:
+    """n random vectors of about unit length, so that the same matrix can score outputs."""
+    embedding = nn.Embedding(n, width)
+    nn.init.normal_(embedding.weight, std=width**-0.5)
+    return embedding
