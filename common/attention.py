@@ -14,6 +14,8 @@ from common.masks import distance, visible_keys
 
 SHORT = 128
 """Keys up to which torch's kernel is slower, forward and backward, than two matrix products and a softmax on a CPU."""
+FEW = 8
+"""Queries up to which that also holds for the forward pass alone: a step of decoding."""
 
 
 def fused_attention(
@@ -21,7 +23,8 @@ def fused_attention(
 ) -> Tensor:
     """softmax(Q K^T * scale) V by torch's kernel, which never stores the (Tq, Tk) weights.
 
-    To train on a CPU with at most ``SHORT`` keys it is written out, which is up to twice as fast there.
+    On a CPU it is written out while training with at most ``SHORT`` keys, and for ``FEW`` queries of so many, which is
+    up to twice as fast there.
 
     Args:
         q: (B, H, Tq, K); k and v: (B, H, Tk, K).
@@ -32,7 +35,8 @@ def fused_attention(
     Returns:
         (B, H, Tq, K).
     """
-    if q.device.type == "cpu" and q.requires_grad and k.shape[2] <= SHORT and not torch.compiler.is_compiling():
+    short = k.shape[2] <= SHORT and (q.requires_grad or q.shape[2] <= FEW)
+    if q.device.type == "cpu" and short and not torch.compiler.is_compiling():
         return explicit_attention(q, k, v, mask, dropout, scale)[0]
     if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16) and q.requires_grad:
         # The kernel's backward pass in half precision takes three times as long as in fp32 on a CPU.
@@ -201,7 +205,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             x: (B, Tq, D), the queries.
-            source: (B, Tk, D), where keys and values come from; x itself if None.
+            source: (B, Tk, D), where keys and values come from; x itself if None. It may have B / n rows (and so have
+                key_mask and cache): each is then shared by n rows of x that lie together, as the beams of a sentence.
             key_mask: (B, Tk) bool, False at padding; with a cache it covers the cached keys too.
             causal: hide the keys after each query (the last query is aligned with the last key).
             cache: self-attention appends to it and attends to all it holds; attention to a source fills it at the
@@ -213,7 +218,13 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self._project(x, source, cache)
         mask = visible_keys(key_mask, causal, q.shape[2], k.shape[2], x.device)
+        sharing = q.shape[0] // max(k.shape[0], 1)
+        if sharing > 1:  # rows that share their keys are more queries of one row
+            # (B, H, Tq, K) -> (B / n, n, H, Tq, K) -> (B / n, H, n * Tq, K)
+            q = q.unflatten(0, (-1, sharing)).transpose(1, 2).flatten(2, 3)
         out, weights = self.score(q, k, v, mask, self.dropout if self.training else 0.0, need_weights)
+        if sharing > 1:
+            out, weights = _unshare(out, sharing), None if weights is None else _unshare(weights, sharing)
         # (B, H, Tq, K) -> (B, Tq, H, K) -> (B, Tq, D)
         return self.out_proj(out.transpose(1, 2).flatten(2)), weights
 
@@ -237,3 +248,8 @@ class MultiHeadAttention(nn.Module):
         # (B, T, n * D) -> (B, T, n, H, K) -> (n, B, H, T, K)
         x = x.view(batch, length, width // d_model, self.n_heads, d_model // self.n_heads)
         return x.permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def _unshare(x: Tensor, sharing: int) -> Tensor:
+    """(B / n, H, n * Tq, ...) -> (B, H, Tq, ...)."""
+    return x.unflatten(2, (sharing, -1)).transpose(1, 2).flatten(0, 1)

@@ -34,8 +34,16 @@ class KVCache:
     def reorder(self, rows: Tensor) -> None:
         """Keeps the batch rows named by ``rows`` (int64, any number, repeats allowed): beams, finished sentences."""
         if self._keys is not None and self._values is not None:
-            # The whole buffers, with their room to grow: the next append then has nothing to copy.
-            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
+            self._keys, self._values = (_select(buffer, rows, self.length) for buffer in (self._keys, self._values))
+
+
+def _select(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
+    """Rows of a buffer: its filled part is copied, its room to grow is kept, so the next append has nothing to copy."""
+    if torch.is_grad_enabled() and buffer.requires_grad:
+        return buffer.index_select(0, rows)
+    chosen = buffer.new_empty((len(rows), *buffer.shape[1:]))
+    torch.index_select(buffer[:, :, :length], 0, rows, out=chosen[:, :, :length])
+    return chosen
 
 
 def _store(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:

@@ -60,19 +60,25 @@ SIZES: dict[str, Size] = {
 
 
 class DecodingState:
-    """A batch of sentences on their way through decoding: the encoder's output and the decoder's cache."""
+    """A batch of sentences on their way through decoding: the encoder's output and the decoder's cache.
+
+    Each sentence may have several rows (beams), as many as every other and side by side; what is known of the source is
+    there once a sentence.
+    """
 
     def __init__(self, memory: Tensor, memory_mask: Tensor, cache: DecoderCache) -> None:
         self.memory, self.memory_mask, self.cache = memory, memory_mask, cache
 
-    def reorder(self, rows: Tensor, *, source: bool = True) -> None:
-        """Keeps the batch rows named by ``rows`` (int64); not ``source``: each row keeps the sentence it has."""
-        if source:
-            self.memory, self.memory_mask = self.memory.index_select(0, rows), self.memory_mask.index_select(0, rows)
-            self.cache.reorder(rows)
-        else:
+    def reorder(self, rows: Tensor | None, sentences: Tensor | None) -> None:
+        """Keeps the rows and the sentences named by their numbers (int64), in that order; None: all as they are."""
+        if rows is not None:
             for written, _ in self.cache.layers:
                 written.reorder(rows)
+        if sentences is not None:
+            self.memory = self.memory.index_select(0, sentences)
+            self.memory_mask = self.memory_mask.index_select(0, sentences)
+            for _, read in self.cache.layers:
+                read.reorder(sentences)
 
 
 class Seq2Seq(TranslationModel):
@@ -121,7 +127,7 @@ class Seq2Seq(TranslationModel):
         return DecodingState(*self.encode(source), DecoderCache(self.config.n_decoder_layers))
 
     def step(self, tokens: Tensor, state: DecodingState) -> Tensor:
-        """The next token's logits (B, V) after tokens (B,), which are added to the state's cache."""
+        """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state's cache."""
         x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache)
         return self.project(x[:, 0])
 

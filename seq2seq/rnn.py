@@ -65,11 +65,12 @@ class RNNState:
     def __init__(self, memory: Memory, hidden: Tensor) -> None:
         self.memory, self.hidden = memory, hidden
 
-    def reorder(self, rows: Tensor, *, source: bool = True) -> None:
-        """Keeps the batch rows named by ``rows`` (int64); not ``source``: each row keeps the sentence it has."""
-        self.hidden = self.hidden.index_select(0, rows)
-        if source:
-            self.memory = tuple(tensor.index_select(0, rows) for tensor in self.memory)
+    def reorder(self, rows: Tensor | None, sentences: Tensor | None) -> None:
+        """Keeps the rows and the sentences named by their numbers (int64), in that order; None: all as they are."""
+        if rows is not None:
+            self.hidden = self.hidden.index_select(0, rows)
+        if sentences is not None:
+            self.memory = tuple(tensor.index_select(0, sentences) for tensor in self.memory)
 
 
 class RNN(TranslationModel):
@@ -117,7 +118,7 @@ class RNN(TranslationModel):
         return RNNState(*self.encode(source))
 
     def step(self, tokens: Tensor, state: RNNState) -> Tensor:
-        """The next token's logits (B, V) after tokens (B,), which change the state."""
+        """The next token's logits (R, V) after tokens (R,) of all rows, which change the state."""
         x, state.hidden, _ = self.decode(tokens.unsqueeze(1), state.memory, state.hidden)
         return self.project(x[:, 0])
 

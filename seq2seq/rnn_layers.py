@@ -1,7 +1,7 @@
 """The recurrent layers of the older translators: one encoder, and a decoder for either way of remembering the source.
 
 Both decoders have ``start``, which makes of an encoded source all that does not change from step to step (its memory,
-a tuple of tensors with B rows) and the first state, and ``forward``, which may be called with one position at a time.
+a tuple of tensors with one row a sentence, A of them, of which each may have B / A rows) and the first state, and ``forward``, which may be called with one position at a time.
 
 Shapes: B batch, S source length, T target length, E width of embeddings, H width of a state, C of a context.
 """
@@ -53,7 +53,8 @@ class FixedVectorDecoder(nn.Module):
     def forward(self, x: Tensor, memory: Memory, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
         """Embedded words (B, T, E) after state (B, H) -> states (B, T, H), contexts (B, T, C), no weights."""
         (summary,) = memory
-        contexts = summary.unsqueeze(1).expand(-1, x.shape[1], -1)
+        contexts = summary.repeat_interleave(len(x) // max(len(summary), 1), dim=0)  # (A, C) -> (B, C)
+        contexts = contexts.unsqueeze(1).expand(-1, x.shape[1], -1)
         states, _ = self.gru(torch.cat((x, contexts), dim=2), hidden.unsqueeze(0))
         return states, contexts, None
 
@@ -85,11 +86,12 @@ class AttendingDecoder(nn.Module):
         values, keys, visible = memory
         states, contexts, maps = [], [], []
         for word in x.unbind(dim=1):
-            query = self.query(hidden)[:, None, None]  # (B, H) -> (B, 1, 1, H): one head, one position
+            # (B, H) -> (A, 1, B / A, H): one head, and a position for each row that looks at the same sentence
+            query = self.query(hidden).view(len(keys), 1, -1, keys.shape[-1])
             context, weights = self.score(query, keys, values, visible, 0.0, need_weights=True)
-            context = context[:, 0, 0]
+            context = context.flatten(0, 2)  # (A, 1, B / A, C) -> (B, C)
             hidden = self.cell(torch.cat((word, context), dim=1), hidden)
             states.append(hidden)
             contexts.append(context)
-            maps.append(weights[:, 0, 0])
+            maps.append(weights.flatten(0, 2))
         return torch.stack(states, dim=1), torch.stack(contexts, dim=1), torch.stack(maps, dim=1)

@@ -53,13 +53,13 @@ class TranslationModel(nn.Module):
     def start(self, source: Tensor) -> Any:
         """Encodes source ids (B, S) once; what ``step`` takes.
 
-        Its method ``reorder(rows, *, source=True)`` keeps the batch rows named by ``rows`` (int64); not ``source``:
-        each row keeps the sentence it has.
+        Its method ``reorder(rows, sentences)`` keeps the rows and the sentences named by their numbers (int64); None
+        keeps all as they are. Every sentence has equally many rows, its beams, side by side: one at the start.
         """
         raise NotImplementedError
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """The next token's logits (B, V) after tokens (B,), which are added to the state."""
+        """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state."""
         raise NotImplementedError
 
     def attention_weights(self, source: Tensor, target: Tensor) -> Tensor | None:
