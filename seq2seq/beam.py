@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from seq2seq.constraints import forbid
 from seq2seq.model import DecodingState, Seq2Seq
 from seq2seq.search import Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID
@@ -87,8 +88,14 @@ def _step(model: Seq2Seq, live: _Live, places: _Places, limits: Tensor, search: 
     n, beam, device = len(live.sentences), search.beam, live.of.device
     logits = model.step(live.tokens, live.state)  # (R, V)
     total = live.totals.unsqueeze(1) - logits.logsumexp(dim=1, keepdim=True)
-    never = [PAD_ID, model.config.start_id, *([model.config.end_id] if t < search.min_length else [])]
-    logits.index_fill_(1, torch.tensor(never, device=device), float("-inf"))
+    forbid(
+        logits,
+        live.history,
+        start_id=model.config.start_id,
+        end_id=model.config.end_id,
+        min_length=search.min_length,
+        no_repeat_ngram=search.no_repeat_ngram,
+    )
     best, symbols = logits.topk(min(beam, logits.shape[1]))
     # Extensions (R, k) -> by sentence and place (A, K, k) -> the best K of each sentence (A, K)
     table = torch.full((n, beam, best.shape[1]), float("-inf"), device=device)

@@ -27,6 +27,8 @@ class Search:
     """The fewest tokens of a translation."""
     max_length: int | None = None
     """The most tokens of a translation; twice the source's and ten where not given."""
+    no_repeat_ngram: int = 0
+    """Never write a run of so many tokens twice; 0 for any."""
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -39,6 +41,8 @@ class Search:
             raise UserError(f"min_length={self.min_length} must be 0 or more")
         if self.max_length is not None and self.max_length < max(self.min_length, 1):
             raise UserError(f"max_length={self.max_length} must be at least 1 and min_length={self.min_length}")
+        if self.no_repeat_ngram < 0:
+            raise UserError(f"no_repeat_ngram={self.no_repeat_ngram} must be 0, for off, or more")
 
     def penalty(self, length: Tensor | int) -> Tensor:
         """What the log-probability of ``length`` symbols is divided by."""
