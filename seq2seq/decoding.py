@@ -13,6 +13,7 @@ from seq2seq.beam import beam_search
 from seq2seq.constraints import forbid
 from seq2seq.data import pad
 from seq2seq.model import Seq2Seq
+from seq2seq.sampling import sample
 from seq2seq.search import GREEDY, Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 
@@ -59,7 +60,12 @@ def greedy(
 
 
 def search_ids(model: Seq2Seq, ids: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-    """The translations of each row of source ids with their scores, in order, best first; an empty row has none."""
+    """The translations of each row of source ids with their scores, in order; an empty row has none.
+
+    Of one row the best come first, samples as they were drawn.
+    """
+    if search.sample:
+        return _by_length(model, ids, search.n_best, lambda source: sample(model, source, search), [])
     return _by_length(model, ids, search.beam, lambda source: beam_search(model, source, search), [])
 
 
@@ -71,8 +77,8 @@ def translate(
 
 
 def best_ids(model: Seq2Seq, ids: Sequence[Sequence[int]], search: Search = GREEDY) -> list[list[int]]:
-    """The best translation of each row of source ids, in order; of an empty row an empty one."""
-    if search.beam == 1:  # no scores are needed
+    """The best translation (or the first sample) of each row of source ids, in order; of an empty row an empty one."""
+    if search.beam == 1 and not search.sample:  # no scores are needed
         limits = search.max_length, search.min_length, search.no_repeat_ngram
         return _by_length(model, ids, 1, lambda source: greedy(model, source, *limits), [])
     return [hypotheses[0].ids if hypotheses else [] for hypotheses in search_ids(model, ids, search)]

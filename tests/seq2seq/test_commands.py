@@ -154,6 +154,21 @@ def test_n_best_and_scores(weights, capsys):
     assert "n_best=9 must lie between 1 and beam=4" in ran.err
 
 
+def test_samples(weights, capsys):
+    line = b"ich mochte ein bier\n"
+    options = [weights, "--sample", "--temperature", 2.5, "--top-k", 20, "--top-p", 0.95, "--seed", 1]
+    alone = run_main(translate, [*options, "--n-best", 3], capsys, line).out.split("\n")[:-1]
+    assert len(set(alone)) == 3
+    among = run_main(translate, [*options, "--n-best", 2], capsys, b"er liest\n\n" + line).out.split("\n")[:-1]
+    assert (len(among), among[2:]) == (6, ["", "", *alone[:2]])
+    assert run_main(translate, options, capsys, line).out == alone[0] + "\n"
+    scored = run_main(translate, [*options, "--scores"], capsys, line).out
+    assert scored.partition("\t")[2] == alone[0] + "\n"
+    ran = run_main(translate, [weights, "--top-k", 3], capsys, line)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "top_k=3 counts with sample only; add --sample" in ran.err
+
+
 def test_a_line_that_is_too_long_is_cut_and_named(weights, capsys, monkeypatch):
     monkeypatch.setattr("seq2seq.translate.AT_ONCE", 5)  # lines come one by one
     words = "ich sehe das schaf und ich mochte ein bier"
