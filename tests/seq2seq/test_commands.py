@@ -169,6 +169,27 @@ def test_samples(weights, capsys):
     assert "top_k=3 counts with sample only; add --sample" in ran.err
 
 
+def test_attention_of_the_first_line(weights, tmp_path, capsys):
+    path, text = tmp_path / "where.png", b"\nich mochte ein bier\ner liest\n"
+    plain = run_main(translate, [weights], capsys, text)
+    for options in ([], ["--layer", 1, "--head", 4]):
+        ran = run_main(translate, [weights, "--attention", path, *options], capsys, text)
+        assert (ran.code, ran.out, ran.err) == (0, plain.out, "")
+        assert path.read_bytes().startswith(b"\x89PNG")
+        path.unlink()
+    for options, message in (
+        (["--attention", path, "--layer", 3], "layer=3 must lie between 1 and 2"),
+        (["--attention", path, "--head", 5], "head=5 must lie between 1 and 4"),
+        (["--layer", 1], "layer=1 counts with attention only; add --attention FILE.png"),
+    ):
+        ran = run_main(translate, [weights, *options], capsys, text)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert message in ran.err
+    ran = run_main(translate, [weights, "--attention", path], capsys, b"\n \n")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "\n\n", 1)
+    assert "where.png was not drawn, for no line has a word" in ran.err
+
+
 def test_a_line_that_is_too_long_is_cut_and_named(weights, capsys, monkeypatch):
     monkeypatch.setattr("seq2seq.translate.AT_ONCE", 5)  # lines come one by one
     words = "ich sehe das schaf und ich mochte ein bier"
