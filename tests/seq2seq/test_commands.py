@@ -279,3 +279,38 @@ def test_evaluate_prints_json_and_writes_hypotheses(weights, tmp_path, capsys):
     assert written == run_main(translate, [weights, "--beam", 2], capsys, text).out.split("\n")
     ran = run_main(evaluate, [weights, "--data", "toy", "--split", "train"], capsys)
     assert (ran.code, ran.err) == (2, "error: unknown split 'train'; choose valid or test\n")
+
+
+def test_evaluate_against_another_system_and_by_length(weights, tmp_path, capsys):
+    pairs = [
+        ("ich mochte ein bier", "i want a beer"),
+        ("wir haben heute zwei alte ganse", "we have two old geese today"),
+    ]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    (tmp_path / "right.txt").write_bytes(f"{pairs[0][1]}\r\n{pairs[1][1]}\n".encode())
+    options = [weights, "--data", tmp_path / "pairs.tsv"]
+    ran = run_main(evaluate, [*options, "--against", tmp_path / "right.txt", "--by-length"], capsys)
+    assert ran.code == 0
+    figures = json.loads(ran.out)
+    assert [(row["words"], row["sentences"]) for row in figures["by_length"][:3]] == [
+        ("1-5", 1),
+        ("6-10", 1),
+        ("11-15", 0),
+    ]
+    found = figures["comparison"]["bleu"]
+    assert found["score"] == pytest.approx(figures["cased"]["bleu"])
+    assert found["against"]["score"] == pytest.approx(100.0)
+    assert 0.0 < found["p"] <= 1.0
+    assert "1000 resamples" in ran.err
+    assert "by source words" in ran.err
+    itself = json.loads(run_main(evaluate, [*options, "--against", weights], capsys).out)
+    assert "by_length" not in itself
+    assert itself["comparison"]["bleu"]["against"]["score"] == pytest.approx(itself["cased"]["bleu"])
+    assert itself["comparison"]["chrf"]["p"] == 1.0
+    for content, message in (("one\n", "has 1 lines, but there are 2 pairs; line n"), ("\n\n\n", "has 3 lines")):
+        (tmp_path / "wrong.txt").write_text(content)
+        ran = run_main(evaluate, [*options, "--against", tmp_path / "wrong.txt"], capsys)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert message in ran.err
+    ran = run_main(evaluate, [*options, "--against", tmp_path / "none.txt"], capsys)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
