@@ -122,9 +122,7 @@ class TorchTranslator(nn.Module):
         """Ids (B, T) -> (B, T, D)."""
         x = self.ours._embed(self.ours.target_embedding, target, 0)
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1]) < 0
-        return self.transformer.decoder(
-            x, memory, tgt_mask=causal, memory_key_padding_mask=padding, tgt_is_causal=True
-        )
+        return self.transformer.decoder(x, memory, tgt_mask=causal, memory_key_padding_mask=padding, tgt_is_causal=True)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Teacher forcing: logits (B, T, V)."""

@@ -1,49 +1,116 @@
-"""Where a translation looked: the attention weights of the decoder over the source as a heat map."""
+"""Where a translation looked: the encoder-decoder attention weights as a heat map.
 
+Shapes: H heads, S source tokens, T target tokens.
+"""
+
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
 
+from common import UserError
 from common.training.checkpoint import write_png
-from common.training.run import say
 from seq2seq.decoding import greedy
 from seq2seq.tokenizer import Tokenizer
 from seq2seq.translation_model import TranslationModel
 
+CELL, FIGURE = 0.2, 42.0
+"""Inches: of a weight, so that a name fits beside it, and of all panels side by side."""
+POINTS, LABELS = 9, 60
+"""The size of the tokens' names, and how many of them a side of a panel has room for; a longer one names fewer."""
 
-@torch.inference_mode()
-def draw_attention(path: Path, model: TranslationModel, text: str, source: Tokenizer, target: Tokenizer) -> None:
-    """Translates a sentence and draws the last layer's weights: the mean over its heads, then each head where there
-    are several.
 
-    Rows are the tokens written, columns the source; the weights of a row sum to 1. A model without attention says so.
+def draw_attention(
+    path: Path,
+    model: TranslationModel,
+    ids: Sequence[int],
+    source: Tokenizer,
+    target: Tokenizer,
+    written: Sequence[int] | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Draws the weights of one layer into a PNG file: the mean over its heads, then each head.
+
+    Rows are the tokens written, columns the source; the weights of a row sum to 1. All panels share one scale, from
+    white at 0 to dark at their greatest weight.
+
+    Args:
+        path: of the file.
+        model: in evaluation mode.
+        ids: of the source (S,), at least one.
+        source: whose ids these are.
+        target: whose ids are written.
+        written: the translation (T,), the end symbol included where it ended; by greedy decoding where None.
+        layer: of the decoder, counted from 1; the last where None.
+        head: only this one, counted from 1.
+
+    Raises:
+        ValueError: the model has no such layer or head, or the file cannot be written.
     """
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    ids = torch.tensor(source.encode([text]), device=next(model.parameters()).device)
-    written = [*greedy(model, ids)[0], model.config.end_id]
-    # Each row is what was looked at when its token was written, that is with the token before as input.
-    shifted = torch.tensor([[model.config.start_id, *written[:-1]]], device=ids.device)
-    weights = model.attention_weights(ids, shifted)
-    if weights is None:
-        say(f"no {path.name}: this model has no attention")
-        return
-    weights = weights[0].cpu()  # (H, T, S)
-    panels = [(f"head {i + 1}", head) for i, head in enumerate(weights)]
-    panels = [("mean of all heads", weights.mean(dim=0)), *panels]
-    if len(weights) == 1:
-        panels = [("what each written word looked at", weights[0])]
-    columns = min(len(panels), 5)
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(2.7 * columns, 0.8 + 2.5 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    layer, head = check_choice(model, layer, head)
+    if written is None:
+        tensor = torch.tensor([ids], device=next(model.parameters()).device)
+        written = [*greedy(model, tensor)[0], model.config.end_id]
+    weights = attention_weights(model, ids, written)[layer - 1]
+    panels = [("mean of all heads", weights.mean(dim=0)), *((f"head {i + 1}", one) for i, one in enumerate(weights))]
+    panels = panels[1:] if len(weights) == 1 else panels if head is None else panels[head : head + 1]
+    darkest = max(float(values.max()) for _, values in panels)
+    known = get_font(findfont(FontProperties())).get_charmap()
+    columns, rows = ([label(name, known) for name in side] for side in (source.names(ids), target.names(written)))
+
+    step = -(-max(len(ids), len(written)) // LABELS)  # every step-th token has room for its name
+    cell, letter = CELL / step, 0.8 * POINTS / 72
+    beside, below = (0.35 + letter * max(map(len, names)) for names in (rows, columns))
+    width, height = max(cell * len(ids) + beside, 1.8), cell * len(written) + below + 0.4
+    across = min(len(panels), 5, max(int(FIGURE / width), 1))
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(max(width * across, 5.5), 0.6 + height * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).flatten()
     for panel, (title, values) in zip(axes, panels, strict=False):
-        panel.imshow(values.float().numpy(), cmap="Blues", vmin=0.0, vmax=1.0)
+        panel.imshow(values.float().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
         panel.set_title(title, fontsize=10)
-        panel.set_xticks(range(values.shape[1]), source.names(ids[0].tolist()), rotation=60, fontsize=9)
-        panel.set_yticks(range(values.shape[0]), target.names(written), fontsize=9)
+        panel.set_xticks(range(0, len(columns), step), columns[::step], rotation=90, fontsize=POINTS, parse_math=False)
+        panel.set_yticks(range(0, len(rows), step), rows[::step], fontsize=POINTS, parse_math=False)
     for panel in axes[len(panels) :]:
         panel.axis("off")
-    if len(weights) > 1:
-        figure.suptitle("encoder-decoder attention of the last layer: what each written word looked at", fontsize=11)
+    figure.suptitle(f"what each written token looked at: layer {layer}, white 0, dark {darkest:.2f}", fontsize=11)
     write_png(path, figure)
+
+
+def check_choice(model: TranslationModel, layer: int | None, head: int | None) -> tuple[int, int | None]:
+    """The layer, the last where None, and the head. Raises ValueError where the model has no such layer or head."""
+    layers, heads = model.source_attention
+    if not layers:
+        raise UserError("this model has no attention to draw")
+    if layer is not None and not 1 <= layer <= layers:
+        raise UserError(f"layer={layer} must lie between 1 and {layers}, the decoder's layers")
+    if head is not None and not 1 <= head <= heads:
+        raise UserError(f"head={head} must lie between 1 and {heads}, the heads of a layer")
+    return layers if layer is None else layer, head
+
+
+@torch.inference_mode()
+def attention_weights(model: TranslationModel, ids: Sequence[int], written: Sequence[int]) -> list[torch.Tensor]:
+    """What each written token (T,) looked at in the source (S,), a tensor (H, T, S) for each decoder layer."""
+    device = next(model.parameters()).device
+    # Each row is what was looked at when its token was written, that is with the token before as input.
+    shifted = torch.tensor([[model.config.start_id, *written[:-1]]], device=device)
+    return [one[0].cpu() for one in model.attention_weights(torch.tensor([ids], device=device), shifted)]
+
+
+def label(name: str, known: Collection[int], longest: int = 20) -> str:
+    """What a picture can show of a token: letters that its font lacks, or that cannot be seen, as Python writes them.
+
+    Args:
+        name: of the token.
+        known: the code points that the font has.
+        longest: a longer name is cut.
+    """
+    shown = "".join(
+        c if c.isprintable() and ord(c) in known else c.encode("unicode_escape").decode("ascii") for c in name
+    )
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"

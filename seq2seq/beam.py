@@ -3,15 +3,18 @@
 Each step extends every live hypothesis by its best tokens and keeps the best of a sentence, as many as it has places.
 One that ends keeps its place for good, so a beam of 1 is greedy decoding and a wide one sees every translation.
 
-Shapes: A sentences still searched, R live hypotheses of all of them in a row, K places a sentence has, L length.
+Shapes: B sentences, A of them still searched, K hypotheses of a sentence, t tokens each of them holds, V vocabulary.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq.constraints import forbid
+from seq2seq.ranking import largest
 from seq2seq.search import Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel
@@ -42,15 +45,14 @@ class _Places:
 
 @dataclass
 class _Live:
-    """The live hypotheses (R,): whose they are (an index into ``sentences``), in which place, what they are so far."""
+    """What is still searched: A sentences and K hypotheses of each, in rows side by side. Before the first step a
+    sentence has one; a hypothesis that is no longer searched has a total of -inf and keeps its row."""
 
-    sentences: Tensor  # (A,) numbers of the sentences that are still searched
-    of: Tensor
-    place: Tensor
-    tokens: Tensor
-    totals: Tensor
-    history: Tensor  # (R, t)
-    state: Any = field(repr=False)  # what the model's ``start`` gave
+    sentences: Tensor  # (A,) their numbers
+    tokens: Tensor  # (A, K) the newest of each hypothesis
+    totals: Tensor  # (A, K) log-probabilities
+    history: Tensor  # (A, K, t) all tokens so far
+    state: Any = field(repr=False)
 
 
 @torch.inference_mode()
@@ -73,9 +75,9 @@ def beam_search(model: TranslationModel, source: Tensor, search: Search) -> list
     longest = int(limits.max()) if len(source) else 0
     places = _Places(len(source), search.beam, longest, source.device)
     everyone = torch.arange(len(source), device=source.device)
-    start = torch.full_like(everyone, model.config.start_id)
-    zeros = torch.zeros(len(source), device=source.device)
-    live = _Live(everyone, everyone, torch.zeros_like(everyone), start, zeros, source[:, :0], model.start(source))
+    start = torch.full((len(source), 1), model.config.start_id, device=source.device)
+    live = _Live(everyone, start, torch.zeros_like(start, dtype=torch.float32), start[:, :, None][:, :, :0], None)
+    live.state = model.start(source)
     for t in range(longest):
         _step(model, live, places, limits, search, t)
         if not len(live.sentences):
@@ -85,49 +87,55 @@ def beam_search(model: TranslationModel, source: Tensor, search: Search) -> list
 
 def _step(model: TranslationModel, live: _Live, places: _Places, limits: Tensor, search: Search, t: int) -> None:
     """Extends all live hypotheses of t tokens by one symbol."""
-    n, beam, device = len(live.sentences), search.beam, live.of.device
-    logits = model.step(live.tokens, live.state)  # (R, V)
-    total = live.totals.unsqueeze(1) - logits.logsumexp(dim=1, keepdim=True)
-    never = [PAD_ID, model.config.start_id, *([model.config.end_id] if t < search.min_length else [])]
-    logits.index_fill_(1, torch.tensor(never, device=device), float("-inf"))
-    best, symbols = logits.topk(min(beam, logits.shape[1]))
-    # Extensions (R, k) -> by sentence and place (A, K, k) -> the best K of each sentence (A, K)
-    table = torch.full((n, beam, best.shape[1]), float("-inf"), device=device)
-    table[live.of, live.place] = total + best
-    totals, index = table.flatten(1).topk(beam)
-    row_at = torch.zeros((n, beam), dtype=torch.int64, device=device)
-    row_at[live.of, live.place] = torch.arange(len(live.of), device=device)
-    origin = row_at.gather(1, index // best.shape[1])  # the row that each comes from
-    symbol = symbols[origin, index % best.shape[1]]
-    free = beam - places.taken[live.sentences]
-    real = (totals > float("-inf")) & (torch.arange(beam, device=device) < free.unsqueeze(1))
+    totals, origin, symbol = _extend(model, live, search)
+    device = totals.device
+    free = search.beam - places.taken[live.sentences]
+    real = (totals > float("-inf")) & (torch.arange(search.beam, device=device) < free.unsqueeze(1))
     ends = real & (symbol == model.config.end_id)
     goes = real & ~ends
-
-    places.add(live.sentences, ends, totals, live.history[origin], totals / search.penalty(t + 1).to(device))
+    before = live.history.gather(1, origin.unsqueeze(2).expand(-1, -1, t))
+    places.add(live.sentences, ends, totals, before, totals / search.penalty(t + 1).to(device))
     limit = limits[live.sentences]
     # The best that may become of a live hypothesis, against the worst of those wanted: -inf while too few have ended.
     hope = totals.masked_fill(~goes, float("-inf")).amax(dim=1) / search.penalty(limit).to(device)
     bar = places.scores[live.sentences].topk(search.n_best).values[:, -1]
     cut = limit <= t + 1
     done = cut | ~goes.any(dim=1) | (bar >= hope)
-    history = torch.cat((live.history[origin], symbol.unsqueeze(2)), dim=2)
+    history = torch.cat((before, symbol.unsqueeze(2)), dim=2)
     places.add(live.sentences, goes & cut.unsqueeze(1), totals, history, None)
 
-    goes &= ~done.unsqueeze(1)
-    row, column = goes.nonzero(as_tuple=True)
-    _move(live, origin[row, column], (~done).cumsum(dim=0)[row] - 1)
-    live.sentences = live.sentences[~done]
-    live.place = (goes.cumsum(dim=1) - 1)[row, column]
-    live.tokens, live.totals, live.history = symbol[row, column], totals[row, column], history[row, column]
+    going = (~done).nonzero().squeeze(1)
+    n_before = live.tokens.shape[1]
+    rows = (torch.arange(len(origin), device=device).unsqueeze(1) * n_before + origin)[going].flatten()
+    some_end, moved = len(going) < len(done), len(rows) != live.tokens.numel()
+    moved = moved or not torch.equal(rows, torch.arange(len(rows), device=device))
+    live.state.reorder(rows if moved else None, going if some_end else None)
+    live.sentences, live.tokens, live.history = live.sentences[going], symbol[going], history[going]
+    live.totals = totals.masked_fill(~goes, float("-inf"))[going]
 
 
-def _move(live: _Live, origin: Tensor, of: Tensor) -> None:
-    """Gives the new rows the caches of the rows they come from; the source's stay where each row keeps its sentence."""
-    same_sentences = len(of) == len(live.of) and torch.equal(live.of[origin], live.of)
-    if not (same_sentences and torch.equal(origin, torch.arange(len(origin), device=origin.device))):
-        live.state.reorder(origin, source=not same_sentences)
-    live.of = of
+def _extend(model: TranslationModel, live: _Live, search: Search) -> tuple[Tensor, Tensor, Tensor]:
+    """The best ways to go on of each sentence, (A, beam) each, the best first: the log-probability, which of the
+    sentence's hypotheses it extends, and by what. Where there are fewer, the others have a log-probability of -inf."""
+    n, width = live.tokens.shape
+    log_p = model.step(live.tokens.flatten(), live.state).log_softmax(dim=1)  # (A * K, V)
+    forbid(
+        log_p,
+        live.history.flatten(0, 1),
+        start_id=model.config.start_id,
+        end_id=model.config.end_id,
+        min_length=search.min_length,
+        no_repeat_ngram=search.no_repeat_ngram,
+    )
+    best, symbols = largest(log_p, min(search.beam, log_p.shape[1]))  # (A * K, k)
+    k = best.shape[1]
+    table = (live.totals.unsqueeze(2) + best.view(n, width, k)).flatten(1)  # (A, K * k)
+    totals, index = table.topk(min(search.beam, width * k))
+    symbol = symbols.view(n, -1).gather(1, index)
+    if missing := search.beam - totals.shape[1]:  # a small vocabulary in the first step
+        totals = F.pad(totals, (0, missing), value=float("-inf"))
+        index, symbol = F.pad(index, (0, missing)), F.pad(symbol, (0, missing))
+    return totals, index // k, symbol
 
 
 def _sorted(places: _Places, search: Search) -> list[list[Hypothesis]]:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from seq2seq.beam import beam_search
+from seq2seq.constraints import forbid
 from seq2seq.data import pad
+from seq2seq.ranking import likeliest
+from seq2seq.sampling import sample
 from seq2seq.search import GREEDY, Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 from seq2seq.translation_model import TranslationModel
@@ -21,38 +24,53 @@ DECODING_BATCH = 256
 
 
 @torch.inference_mode()
-def greedy(model: TranslationModel, source: Tensor, max_length: int | None = None) -> list[list[int]]:
+def greedy(
+    model: TranslationModel,
+    source: Tensor,
+    max_length: int | None = None,
+    min_length: int = 0,
+    no_repeat_ngram: int = 0,
+) -> list[list[int]]:
     """The likeliest next token at each step, until the end symbol (not returned) or ``max_length`` tokens.
 
     Args:
         model: in evaluation mode.
         source: ids (B, S), padded at the end.
         max_length: see ``length_limits``.
+        min_length: see ``forbid``.
+        no_repeat_ngram: see ``forbid``.
 
     Returns:
         For each sentence the ids of its translation, in the order of the source.
     """
     limits = length_limits(source, max_length)
     longest = int(limits.max()) if len(source) else 0
-    never = torch.tensor([PAD_ID, model.config.start_id], device=source.device)
+    symbols = {"start_id": model.config.start_id, "end_id": model.config.end_id}
     rows = torch.arange(len(source), device=source.device)  # which sentence each row of the batch is
     tokens = torch.full_like(rows, model.config.start_id)
     written = torch.full((len(source), longest), PAD_ID, device=source.device)
     state = model.start(source)
     for t in range(longest):
-        tokens = model.step(tokens, state).index_fill_(1, never, float("-inf")).argmax(dim=1)
+        logits = model.step(tokens, state)
+        forbid(logits, written[rows, :t], **symbols, min_length=min_length, no_repeat_ngram=no_repeat_ngram)
+        tokens = likeliest(logits)
         going = ((tokens != model.config.end_id) & (limits[rows] > t)).nonzero().squeeze(1)
         if len(going) < len(rows):  # finished sentences leave the batch
             rows, tokens = rows[going], tokens[going]
             if not len(rows):
                 break
-            state.reorder(going)
+            state.reorder(going, going)
         written[rows, t] = tokens
     return [[i for i in row if i != PAD_ID] for row in written.tolist()]
 
 
 def search_ids(model: TranslationModel, ids: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-    """The translations of each row of source ids with their scores, in order, best first; an empty row has none."""
+    """The translations of each row of source ids with their scores, in order; an empty row has none.
+
+    Of one row the best come first, samples as they were drawn.
+    """
+    if search.sample:
+        return _by_length(model, ids, search.n_best, lambda source: sample(model, source, search), [])
     return _by_length(model, ids, search.beam, lambda source: beam_search(model, source, search), [])
 
 
@@ -64,9 +82,10 @@ def translate(
 
 
 def best_ids(model: TranslationModel, ids: Sequence[Sequence[int]], search: Search = GREEDY) -> list[list[int]]:
-    """The best translation of each row of source ids, in order; of an empty row an empty one."""
-    if search.beam == 1 and not search.min_length:  # no scores are needed
-        return _by_length(model, ids, 1, lambda source: greedy(model, source, search.max_length), [])
+    """The best translation (or the first sample) of each row of source ids, in order; of an empty row an empty one."""
+    if search.beam == 1 and not search.sample:  # no scores are needed
+        limits = search.max_length, search.min_length, search.no_repeat_ngram
+        return _by_length(model, ids, 1, lambda source: greedy(model, source, *limits), [])
     return [hypotheses[0].ids if hypotheses else [] for hypotheses in search_ids(model, ids, search)]
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -16,8 +16,9 @@ from common.training.checkpoint import write_atomically
 from common.training.cli import read_options, run_command
 from common.training.run import say
 from common.training.step import choose_device
+from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
 from seq2seq.data import DATASETS, CorpusOptions, Pair
-from seq2seq.decoding import best_ids, decode_lines, encode_texts
+from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
 from seq2seq.multi30k import read_multi30k
 from seq2seq.scores import raw_scores, token_scores
 from seq2seq.search import Search
@@ -39,6 +40,10 @@ class Options:
     """Where data sets lie or are downloaded to."""
     hypotheses: Path | None = None
     """Write the translations to this file, one a line."""
+    against: Path | None = None
+    """Compare with another system by paired bootstrap: its weights (.safetensors), or its translations, one a line."""
+    by_length: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say BLEU by the number of words of the source too."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
     search: Search = field(default_factory=lambda: Search(beam=5))
@@ -62,6 +67,31 @@ def pairs_to_translate(options: Options, languages: tuple[str, str]) -> tuple[li
     return pairs, None
 
 
+def other_system(options: Options, sources: Sequence[str], languages: tuple[str, str]) -> list[str]:
+    """The translations of the system to compare with.
+
+    Raises:
+        ValueError: not as many lines as sources, or a model of other languages.
+    """
+    assert options.against is not None
+    if options.against.suffix != ".safetensors":
+        lines = read_lines(options.against)
+        if len(lines) != len(sources):
+            raise UserError(
+                f"{options.against} has {len(lines)} lines, but there are {len(sources)} pairs; "
+                "line n must be the translation of pair n, pairs with a blank side left out"
+            )
+        return [line.strip() for line in lines]
+    other = load_seq2seq(options.against)
+    if other.languages != languages:
+        raise UserError(
+            f"{options.against} translates {' to '.join(other.languages)}, not {' to '.join(languages)}; "
+            "compare systems of the same languages"
+        )
+    model = other.model.to(choose_device(options.device))
+    return translate(model, sources, other.source, other.target, options.search)
+
+
 def run(options: Options) -> None:
     """Evaluates as the options say."""
     device = choose_device(options.device)
@@ -69,11 +99,10 @@ def run(options: Options) -> None:
     pairs, reference_tokens = pairs_to_translate(options, translator.languages)
     if not pairs:
         raise UserError(f"no pairs in {' '.join(options.data)}; both sides of a pair need words")
-    references = [reference for _, reference in pairs]
+    sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
+    others = None if options.against is None else other_system(options, sources, translator.languages)
     began = time.monotonic()
-    ids = best_ids(
-        translator.model.to(device), encode_texts([text for text, _ in pairs], translator.source), options.search
-    )
+    ids = best_ids(translator.model.to(device), encode_texts(sources, translator.source), options.search)
     seconds = time.monotonic() - began
     hypotheses = decode_lines(ids, translator.target)
     figures: dict[str, Any] = {
@@ -96,6 +125,11 @@ def run(options: Options) -> None:
         figures["lc_tok"] = token_scores(hypotheses, references, translator.languages[1], reference_tokens)
     except UserError as error:
         say(f"left out: {error}")
+    if options.by_length:
+        figures["by_length"] = bleu_by_length(sources, hypotheses, references)
+    if others is not None:
+        names = str(options.weights), str(options.against)
+        figures["comparison"] = paired_bootstrap(hypotheses, others, references, names)
     if options.hypotheses is not None:
         write_atomically(options.hypotheses, "".join(f"{text}\n" for text in hypotheses).encode())
     _print_table(figures)
@@ -113,7 +147,12 @@ def _print_table(figures: dict[str, Any]) -> None:
     rows = {name: figures[name] for name in ("cased", "lowercased", "lc_tok") if figures[name]}
     for name, row in rows.items():
         table.add_row(name, f"{row['bleu']:.2f}", f"{row['chrf']:.2f}" if "chrf" in row else "")
-    Console(stderr=True).print(table)
+    console = Console(stderr=True)
+    console.print(table)
+    if "by_length" in figures:
+        console.print(length_table(figures["by_length"]))
+    if "comparison" in figures:
+        console.print(comparison_table(figures["comparison"]))
     for name, row in rows.items():
         say(f"{name}: BLEU {row['bleu_signature']}" + (f", chrF {row['chrf_signature']}" if "chrf" in row else ""))
     if figures["lc_tok"]:
@@ -122,9 +161,10 @@ def _print_table(figures: dict[str, Any]) -> None:
             f"lc_tok: {row['hypothesis_tokens']:,} tokens against {row['reference_tokens']:,}, "
             f"references {row['references']}"
         )
+    way = "sampled" if figures["search"]["sample"] else f"beam {figures['search']['beam']}"
     say(
         f"{figures['sentences']} sentences in {figures['seconds']:.1f} s "
-        f"({figures['tokens_per_second']:,.0f} tokens/s, beam {figures['search']['beam']})"
+        f"({figures['tokens_per_second']:,.0f} tokens/s, {way})"
     )
 
 

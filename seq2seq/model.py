@@ -131,9 +131,14 @@ class Seq2Seq(TranslationModel):
         x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache)
         return self.project(x[:, 0])
 
-    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor:
-        """Where each target position looked in the last layer (B, H, T, S), given ids as in ``forward``."""
-        return self.decode(target, *self.encode(source), need_weights=True)[1][-1][1]
+    @property
+    def source_attention(self) -> tuple[int, int]:
+        """The decoder's layers, and the heads of each."""
+        return self.config.n_decoder_layers, self.config.layers.n_heads
+
+    def attention_weights(self, source: Tensor, target: Tensor) -> list[Tensor]:
+        """Where each target position looked, given ids as in ``forward``: (B, H, T, S) for each decoder layer."""
+        return [weights for _, weights in self.decode(target, *self.encode(source), need_weights=True)[1]]
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         x = embedding(ids)  # (B, T) -> (B, T, D)

@@ -32,5 +32,15 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def likeliest(x: Tensor) -> Tensor:
-    """Where the largest entry of each row of x (R, V) stands, (R,)."""
-    return largest(x, 1)[1].squeeze(1) if x.device.type == "cpu" else x.argmax(dim=1)
+    """Where the largest entry of each row of x (R, V) stands, (R,); of equal ones the first."""
+    n = x.shape[1] // GROUP
+    if x.device.type != "cpu" or n < 2:
+        return x.argmax(dim=1)
+    highest = x[:, : n * GROUP].unflatten(1, (n, GROUP)).amax(dim=2)  # (R, V) -> (R, n), and the rest
+    first = highest.argmax(dim=1)
+    rest = x[:, n * GROUP :]
+    within = x.gather(1, first.unsqueeze(1) * GROUP + torch.arange(GROUP)).argmax(dim=1)
+    place = first * GROUP + within
+    if not rest.shape[1]:
+        return place
+    return torch.where(rest.amax(dim=1) > highest.amax(dim=1), n * GROUP + rest.argmax(dim=1), place)

@@ -122,10 +122,15 @@ class RNN(TranslationModel):
         x, state.hidden, _ = self.decode(tokens.unsqueeze(1), state.memory, state.hidden)
         return self.project(x[:, 0])
 
-    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor | None:
-        """Where each target position looked (B, 1, T, S), given ids as in ``forward``; None without attention."""
+    @property
+    def source_attention(self) -> tuple[int, int]:
+        """One layer of one head, or none."""
+        return (1, 1) if self.config.attention else (0, 0)
+
+    def attention_weights(self, source: Tensor, target: Tensor) -> list[Tensor]:
+        """Where each target position looked (B, 1, T, S), given ids as in ``forward``; nothing without attention."""
         weights = self.decode(target, *self.encode(source))[2]
-        return None if weights is None else weights.unsqueeze(1)
+        return [] if weights is None else [weights.unsqueeze(1)]
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
         # By sqrt(E), as the Transformer's: a matrix that also scores outputs has vectors of unit length.

@@ -1,7 +1,8 @@
 """The recurrent layers of the older translators: one encoder, and a decoder for either way of remembering the source.
 
 Both decoders have ``start``, which makes of an encoded source all that does not change from step to step (its memory,
-a tuple of tensors with one row a sentence, A of them, of which each may have B / A rows) and the first state, and ``forward``, which may be called with one position at a time.
+a tuple of tensors) and the first state, and ``forward``, which may be called with one position at a time. The memory
+has a row for each of A sentences; each may have several rows of states, B in all, side by side (beams).
 
 Shapes: B batch, S source length, T target length, E width of embeddings, H width of a state, C of a context.
 """

@@ -1,8 +1,10 @@
 """How translations are looked for, and what is found."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+import tyro
 from torch import Tensor
 
 from common import UserError
@@ -22,16 +24,30 @@ class Search:
     alpha: float = 1.0
     """Length penalty: log-probability / ((5 + n) / 6)^alpha, the end counted in n (Wu et al. 2016, 7); 0 for none."""
     n_best: int = 1
-    """How many translations of a sentence are wanted, at most the beam."""
+    """How many translations of a sentence are wanted: at most the beam, or with sample any number."""
     min_length: int = 0
     """The fewest tokens of a translation."""
     max_length: int | None = None
     """The most tokens of a translation; twice the source's and ten where not given."""
+    no_repeat_ngram: int = 0
+    """Never write a run of so many tokens twice; 0 for any."""
+    sample: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw translations at random instead of looking for the likeliest; beam is then not used."""
+    temperature: float = 1.0
+    """With sample: what logits are divided by; below 1 likely words become likelier, near 0 it is greedy decoding."""
+    top_k: int = 0
+    """With sample: draw each token from so many of the likeliest; 0 for all."""
+    top_p: float = 1.0
+    """With sample: draw each token from the fewest that have this probability together (Holtzman et al. 2020)."""
+    seed: int = 0
+    """With sample: another seed, other samples. A line gives the same sample whatever the lines around it."""
 
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise UserError(f"beam={self.beam} must be at least 1")
-        if not 1 <= self.n_best <= self.beam:
+        if self.sample and self.n_best < 1:
+            raise UserError(f"n_best={self.n_best} must be at least 1")
+        if not self.sample and not 1 <= self.n_best <= self.beam:
             raise UserError(f"n_best={self.n_best} must lie between 1 and beam={self.beam}")
         if not 0.0 <= self.alpha < float("inf"):
             raise UserError(f"alpha={self.alpha} must be 0 or more")
@@ -39,6 +55,18 @@ class Search:
             raise UserError(f"min_length={self.min_length} must be 0 or more")
         if self.max_length is not None and self.max_length < max(self.min_length, 1):
             raise UserError(f"max_length={self.max_length} must be at least 1 and min_length={self.min_length}")
+        if self.no_repeat_ngram < 0:
+            raise UserError(f"no_repeat_ngram={self.no_repeat_ngram} must be 0, for off, or more")
+        if not 0.0 < self.temperature < float("inf"):
+            raise UserError(f"temperature={self.temperature} must be above 0; for the likeliest words leave sample out")
+        if self.top_k < 0:
+            raise UserError(f"top_k={self.top_k} must be 0, for all, or more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise UserError(f"top_p={self.top_p} must lie in (0, 1]")
+        unused = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0} if not self.sample else {}
+        for name, default in unused.items():
+            if getattr(self, name) != default:
+                raise UserError(f"{name}={getattr(self, name)} counts with sample only; add --sample")
 
     def penalty(self, length: Tensor | int) -> Tensor:
         """What the log-probability of ``length`` symbols is divided by."""

@@ -10,6 +10,11 @@ from common import UserError
 
 PAD_ID = 0
 UNKNOWN = "<unk>"
+_VISIBLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_BYTE_OF = {chr(byte): byte for byte in _VISIBLE} | {
+    chr(0x100 + n): byte for n, byte in enumerate(sorted({*range(0x100)} - {*_VISIBLE}))
+}
+"""Which byte each letter of the library's byte-level pieces stands for."""
 
 
 class Tokenizer:
@@ -86,9 +91,17 @@ class Tokenizer:
         return self.library.decode_batch(words, skip_special_tokens=False)
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        """What to write beside each id in a picture."""
+        """What to write beside each id: S, E and P for the symbols, else the word, or the piece as it is.
+
+        Of byte pairs a space is written as a dot, and a byte that is no whole letter as Python writes it.
+        """
         symbols = {PAD_ID: "P", self.start_id: "S", self.end_id: "E"}
-        return [symbols[i] if i in symbols else self.decode([[i]])[0] for i in ids]
+        return [symbols[i] if i in symbols else self._piece(self.library.id_to_token(i - 1)) for i in ids]
+
+    def _piece(self, token: str) -> str:
+        if not isinstance(self.library.model, BPE):
+            return token
+        return bytes(_BYTE_OF[c] for c in token).decode("utf-8", "backslashreplace").replace(" ", "·")
 
     def to_json(self) -> dict[str, object]:
         """What ``from_json`` takes."""

@@ -164,7 +164,8 @@ def run(options: Options) -> None:
             f"test exact match {tested['exact_match']:.1%}, BLEU {tested['bleu']:.1f} ({len(data.test)} held-out pairs)"
         )
     if distributed.is_main():
-        draw_attention(out / "attention.png", best, data.example[0], source, target)
+        if best.source_attention[0]:
+            draw_attention(out / "attention.png", best, source.encode([data.example[0]])[0], source, target)
         write_json(out / METRICS, figures)
     say(f"everything is in {out}")
 

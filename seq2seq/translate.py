@@ -12,8 +12,9 @@ import tyro
 from common import UserError
 from common.training.cli import read_options, run_command
 from common.training.step import choose_device
+from seq2seq.attention_picture import check_choice, draw_attention
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, search_ids
-from seq2seq.search import Search
+from seq2seq.search import Hypothesis, Search
 from seq2seq.text_files import BYTE_ORDER_MARK, decode_line
 from seq2seq.weights import load_seq2seq
 
@@ -35,7 +36,20 @@ class Options:
     """Translate only so many tokens of a line."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
+    attention: Path | None = None
+    """Draw which words of the first line (that is not blank) its translation looked at, into this PNG file."""
+    layer: int | None = None
+    """With attention: of which decoder layer, counted from 1; the last where not given."""
+    head: int | None = None
+    """With attention: of which head, counted from 1; the mean of all and each of them where not given."""
     search: Search = field(default_factory=Search)
+
+    def __post_init__(self) -> None:
+        if self.cut < 1:
+            raise UserError(f"cut={self.cut} must be at least 1")
+        for name in ("layer", "head"):
+            if self.attention is None and getattr(self, name) is not None:
+                raise UserError(f"{name}={getattr(self, name)} counts with attention only; add --attention FILE.png")
 
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[list[str]]:
@@ -78,12 +92,12 @@ def ask_for_lines() -> Iterator[list[str]]:
 
 def run(options: Options) -> None:
     """Translates as the options say, to standard output."""
-    if options.cut < 1:
-        raise UserError(f"cut={options.cut} must be at least 1")
     device = choose_device(options.device)
     model, source, target, _ = load_seq2seq(options.weights)
     model.to(device)
-    number = 0
+    if options.attention is not None:
+        check_choice(model, options.layer, options.head)
+    number, drawn = 0, options.attention is None
     with contextlib.ExitStack() as stack:
         for lines in _sources(options.file, stack):
             ids = encode_texts(lines, source)
@@ -96,17 +110,26 @@ def run(options: Options) -> None:
                     )
                     ids[i] = row[: options.cut]
             number += len(lines)
-            if options.scores or options.search.n_best > 1:
-                found = [[(one.score, one.ids) for one in row] for row in search_ids(model, ids, options.search)]
+            if options.scores or options.search.n_best > 1 or not drawn:
+                found = search_ids(model, ids, options.search)
             else:
-                found = [[(0.0, row)] for row in best_ids(model, ids, options.search)]
+                found = [[Hypothesis(row, 0.0, 0.0, True)] for row in best_ids(model, ids, options.search)]
             for row in found:
                 missing = options.search.n_best - len(row)  # of a blank line all, each of them a blank line
-                texts = decode_lines([one for _, one in row], target)
-                for (score, _), text in zip(row, texts, strict=True):
-                    print(f"{score:.4f}\t{text}" if options.scores else text)
+                texts = decode_lines([one.ids for one in row], target)
+                for one, text in zip(row, texts, strict=True):
+                    print(f"{one.score:.4f}\t{text}" if options.scores else text)
                 print("\n" * missing, end="")
             sys.stdout.flush()
+            first = next((i for i, row in enumerate(ids) if row), None)
+            if not drawn and first is not None and options.attention is not None:
+                best = found[first][0]
+                written = [*best.ids, *([model.config.end_id] if best.ended else [])]
+                choice = written, options.layer, options.head
+                draw_attention(options.attention, model, ids[first], source, target, *choice)
+                drawn = True
+    if not drawn:
+        raise UserError(f"{options.attention} was not drawn, for no line has a word; give one that has")
 
 
 def _sources(file: str, stack: contextlib.ExitStack) -> Iterator[list[str]]:

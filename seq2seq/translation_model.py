@@ -62,8 +62,13 @@ class TranslationModel(nn.Module):
         """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state."""
         raise NotImplementedError
 
-    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor | None:
-        """Where each target position looked, by head (B, H, T, S), given ids as in ``forward``; None: it cannot."""
+    @property
+    def source_attention(self) -> tuple[int, int]:
+        """How many layers look at the source, and with how many heads each; (0, 0): none."""
+        raise NotImplementedError
+
+    def attention_weights(self, source: Tensor, target: Tensor) -> list[Tensor]:
+        """Where each target position looked, given ids as in ``forward``: (B, H, T, S) for each layer that looks."""
         raise NotImplementedError
 
 

@@ -140,7 +140,7 @@ class Chain:
     def start(self, source: Tensor) -> "Chain":
         return self
 
-    def reorder(self, rows: Tensor, *, source: bool = True) -> None:
+    def reorder(self, rows: Tensor | None, sentences: Tensor | None) -> None:
         pass
 
     def step(self, tokens: Tensor, state: "Chain") -> Tensor:

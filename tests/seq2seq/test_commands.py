@@ -154,6 +154,42 @@ def test_n_best_and_scores(weights, capsys):
     assert "n_best=9 must lie between 1 and beam=4" in ran.err
 
 
+def test_samples(weights, capsys):
+    line = b"ich mochte ein bier\n"
+    options = [weights, "--sample", "--temperature", 2.5, "--top-k", 20, "--top-p", 0.95, "--seed", 1]
+    alone = run_main(translate, [*options, "--n-best", 3], capsys, line).out.split("\n")[:-1]
+    assert len(set(alone)) == 3
+    among = run_main(translate, [*options, "--n-best", 2], capsys, b"er liest\n\n" + line).out.split("\n")[:-1]
+    assert (len(among), among[2:]) == (6, ["", "", *alone[:2]])
+    assert run_main(translate, options, capsys, line).out == alone[0] + "\n"
+    scored = run_main(translate, [*options, "--scores"], capsys, line).out
+    assert scored.partition("\t")[2] == alone[0] + "\n"
+    ran = run_main(translate, [weights, "--top-k", 3], capsys, line)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "top_k=3 counts with sample only; add --sample" in ran.err
+
+
+def test_attention_of_the_first_line(weights, tmp_path, capsys):
+    path, text = tmp_path / "where.png", b"\nich mochte ein bier\ner liest\n"
+    plain = run_main(translate, [weights], capsys, text)
+    for options in ([], ["--layer", 1, "--head", 4]):
+        ran = run_main(translate, [weights, "--attention", path, *options], capsys, text)
+        assert (ran.code, ran.out, ran.err) == (0, plain.out, "")
+        assert path.read_bytes().startswith(b"\x89PNG")
+        path.unlink()
+    for options, message in (
+        (["--attention", path, "--layer", 3], "layer=3 must lie between 1 and 2"),
+        (["--attention", path, "--head", 5], "head=5 must lie between 1 and 4"),
+        (["--layer", 1], "layer=1 counts with attention only; add --attention FILE.png"),
+    ):
+        ran = run_main(translate, [weights, *options], capsys, text)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert message in ran.err
+    ran = run_main(translate, [weights, "--attention", path], capsys, b"\n \n")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "\n\n", 1)
+    assert "where.png was not drawn, for no line has a word" in ran.err
+
+
 def test_a_line_that_is_too_long_is_cut_and_named(weights, capsys, monkeypatch):
     monkeypatch.setattr("seq2seq.translate.AT_ONCE", 5)  # lines come one by one
     words = "ich sehe das schaf und ich mochte ein bier"
@@ -243,3 +279,38 @@ def test_evaluate_prints_json_and_writes_hypotheses(weights, tmp_path, capsys):
     assert written == run_main(translate, [weights, "--beam", 2], capsys, text).out.split("\n")
     ran = run_main(evaluate, [weights, "--data", "toy", "--split", "train"], capsys)
     assert (ran.code, ran.err) == (2, "error: unknown split 'train'; choose valid or test\n")
+
+
+def test_evaluate_against_another_system_and_by_length(weights, tmp_path, capsys):
+    pairs = [
+        ("ich mochte ein bier", "i want a beer"),
+        ("wir haben heute zwei alte ganse", "we have two old geese today"),
+    ]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    (tmp_path / "right.txt").write_bytes(f"{pairs[0][1]}\r\n{pairs[1][1]}\n".encode())
+    options = [weights, "--data", tmp_path / "pairs.tsv"]
+    ran = run_main(evaluate, [*options, "--against", tmp_path / "right.txt", "--by-length"], capsys)
+    assert ran.code == 0
+    figures = json.loads(ran.out)
+    assert [(row["words"], row["sentences"]) for row in figures["by_length"][:3]] == [
+        ("1-5", 1),
+        ("6-10", 1),
+        ("11-15", 0),
+    ]
+    found = figures["comparison"]["bleu"]
+    assert found["score"] == pytest.approx(figures["cased"]["bleu"])
+    assert found["against"]["score"] == pytest.approx(100.0)
+    assert 0.0 < found["p"] <= 1.0
+    assert "1000 resamples" in ran.err
+    assert "by source words" in ran.err
+    itself = json.loads(run_main(evaluate, [*options, "--against", weights], capsys).out)
+    assert "by_length" not in itself
+    assert itself["comparison"]["bleu"]["against"]["score"] == pytest.approx(itself["cased"]["bleu"])
+    assert itself["comparison"]["chrf"]["p"] == 1.0
+    for content, message in (("one\n", "has 1 lines, but there are 2 pairs; line n"), ("\n\n\n", "has 3 lines")):
+        (tmp_path / "wrong.txt").write_text(content)
+        ran = run_main(evaluate, [*options, "--against", tmp_path / "wrong.txt"], capsys)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert message in ran.err
+    ran = run_main(evaluate, [*options, "--against", tmp_path / "none.txt"], capsys)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
