@@ -45,9 +45,10 @@ def paired_bootstrap(
         signatures, scores = test()
     figures: dict[str, Any] = {"system": names[0], "against": names[1], "resamples": RESAMPLES, "seed": SEED}
     for key, metric in (("bleu", "BLEU"), ("chrf", "chrF2")):
-        one, other = ({"score": r.score, "mean": float(r.mean), "ci": float(r.ci)} for r in reversed(scores[metric]))
+        results: list[Any] = scores[metric]
+        one, other = ({"score": r.score, "mean": float(r.mean), "ci": float(r.ci)} for r in reversed(results))
         # sacreBLEU finds one system against itself significant, for no resample differs more than not at all.
-        p_value = 1.0 if list(hypotheses) == list(against) else scores[metric][1].p_value
+        p_value = 1.0 if list(hypotheses) == list(against) else results[1].p_value
         figures[key] = {**one, "against": other, "p": p_value, "signature": str(signatures[metric])}
     return figures
 

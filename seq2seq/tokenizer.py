@@ -96,7 +96,7 @@ class Tokenizer:
         Of byte pairs a space is written as a dot, and a byte that is no whole letter as Python writes it.
         """
         symbols = {PAD_ID: "P", self.start_id: "S", self.end_id: "E"}
-        return [symbols[i] if i in symbols else self._piece(self.library.id_to_token(i - 1)) for i in ids]
+        return [symbols[i] if i in symbols else self._piece(self.library.id_to_token(i - 1) or "") for i in ids]
 
     def _piece(self, token: str) -> str:
         if not isinstance(self.library.model, BPE):

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from common import Encoder, TransformerConfig
+from common import Encoder, TransformerConfig, UserError
 from common.training.checkpoint import load_weights, read_weights, save_weights, unique_state
 from seq2seq import Seq2Seq, Seq2SeqConfig
 from vit import ViT, ViTConfig
+from vit.weights import load_vit
 
 LAYERS = TransformerConfig(d_model=22, n_heads=2, d_ff=37, dropout=0.0, activation="gelu", norm_first=True)
 N_LAYERS = 3
@@ -100,3 +101,9 @@ def test_with_positions_the_order_matters(modality, vit, translator, images, sou
         swapped = translator._embed(translator.source_embedding, source[:1].flip(1), 0)
     out, other = vit.encoder(x)[0], vit.encoder(swapped)[0]
     assert not torch.allclose(out.mean(dim=1), other.mean(dim=1), atol=1e-4)
+
+
+def test_a_translator_s_file_given_to_the_vit_is_one_line(tmp_path):
+    save_weights(tmp_path / "best.safetensors", {"a": torch.zeros(1)}, {"kind": "seq2seq"})
+    with pytest.raises(UserError, match="holds a seq2seq model, this command takes a vit model"):
+        load_vit(tmp_path / "best.safetensors")

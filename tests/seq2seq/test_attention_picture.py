@@ -15,6 +15,7 @@ from tests.seq2seq.helpers import tiny_model
 WORDS = Tokenizer.of_words([" ".join(f"w{i}" for i in range(13))])
 IDS = WORDS.encode(["w1 w2 w3 w4 w5"])[0]
 BPE = Tokenizer.of_bpe(["Ein Mann fährt Rad"] * 3, 280)
+START, END = len(BPE) - 2, len(BPE) - 1
 HEADS = tiny_model().config.layers.n_heads
 
 
@@ -104,17 +105,21 @@ def test_a_layer_or_head_that_is_not_there_is_one_line(tmp_path, choice, message
 def byte_model() -> Seq2Seq:
     torch.manual_seed(0)
     layers = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.0)
-    assert BPE.start_id is not None
-    assert BPE.end_id is not None
-    return Seq2Seq(Seq2SeqConfig(len(BPE), len(BPE), BPE.start_id, BPE.end_id, 1, 1, layers=layers)).eval()
+    return Seq2Seq(Seq2SeqConfig(len(BPE), len(BPE), START, END, 1, 1, layers=layers)).eval()
 
 
 def test_pieces_of_bytes_are_readable_and_no_letter_is_missing(drawn, tmp_path):
     (ids,) = BPE.encode(["Ein fährt $\\frac$ 👍\n日"])
     half = next(i for i, name in enumerate(BPE.names(ids)) if name == "\\xf0")
-    draw_attention(tmp_path / "a.png", byte_model(), ids[: half + 2], BPE, BPE, [*ids, BPE.end_id], head=1)
+    draw_attention(tmp_path / "a.png", byte_model(), ids[: half + 2], BPE, BPE, [*ids, END], head=1)
     assert drawn.columns == ["·Ein", "·fährt", "·", "$", "\\", *"frac$·", "\\xf0", "\\x9f"]
     assert drawn.rows == [*drawn.columns, "\\x91", "\\x8d", "\\n", "\\xe6", "\\x97", "\\xa5", "E"]
+
+
+def test_dollars_are_no_formula(drawn, tmp_path):
+    words = Tokenizer.of_words(["w1 $\\frac$ " + " ".join(f"w{i}" for i in range(2, 13))])
+    draw_attention(tmp_path / "a.png", tiny_model("all"), [2, 3], words, words, [3, model_end()])
+    assert (drawn.columns, drawn.rows) == (["w1", "$\\frac$"], ["$\\frac$", "E"])
 
 
 def test_what_a_font_lacks_is_written_out():
@@ -128,7 +133,7 @@ def test_what_a_font_lacks_is_written_out():
 def test_pictures_grow_with_the_sentence_and_a_long_one_names_fewer_tokens(drawn, tmp_path):
     model, path, sizes = byte_model(), tmp_path / "a.png", []
     for n in (1, 7, 60, 300):
-        draw_attention(path, model, [5] * n, BPE, BPE, [*[6] * (n - 1), BPE.end_id], head=1)
+        draw_attention(path, model, [5] * n, BPE, BPE, [*[6] * (n - 1), END], head=1)
         assert drawn.panels[0].shape == (n, n)
         assert len(drawn.rows) == len(drawn.columns) == min(n, 60)
         sizes.append(size(path))

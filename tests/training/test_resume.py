@@ -2,14 +2,20 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from common import UserError
+from common.training import train
 from common.training.checkpoint import load_state
 from common.training.run import LOG, STATE
-from tests.training.helpers import MODALITIES, assert_same_state, build, fit, settings
+from seq2seq.model import Seq2Seq, Seq2SeqConfig
+from seq2seq.task import Translation
+from seq2seq.tokenizer import Tokenizer
+from tests.training.helpers import MODALITIES, PAIRS, assert_same_state, build, fit, sentences, settings
 
 # A data worker is forked while numpy's threads exist, which Python 3.12 warns about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -40,3 +46,21 @@ def test_two_epochs_and_two_more_are_four(modality: str, tmp_path: Path) -> None
     assert rates == again
     assert rates[0] == pytest.approx(0.01 * epoch / 5)  # the warm-up of 5 steps is longer than an epoch
     assert [row["step"] for row in logs[0]] == [epoch, 2 * epoch, 3 * epoch, 4 * epoch]
+
+
+def test_other_heads_of_the_same_shapes_and_a_reordered_vocabulary_are_refused(tmp_path: Path) -> None:
+    fit("sentences", tmp_path, settings(max_steps=1))
+    model, task = sentences()
+    config, data = model.config, task.data
+    assert isinstance(config, Seq2SeqConfig)
+    heads = replace(config, layers=replace(config.layers, n_heads=3))
+    other = Tokenizer.of_words(text for pair in PAIRS[::-1] for text in pair)
+    assert len(other) == len(data.source_tokenizer)
+    reordered = replace(data, source_tokenizer=other, target_tokenizer=other)
+    for its_config, its_data, told in (
+        (heads, data, r"model\.config\.layers\.n_heads: saved 2, asked 3"),
+        (config, reordered, r"model\.source_tokenizer\.library: saved"),
+    ):
+        task = Translation(its_data, its_config, batch_tokens=15, label_smoothing=0.1)
+        with pytest.raises(UserError, match=f"belongs to another run: {told}"):
+            train(Seq2Seq(its_config), task, settings(), out=tmp_path, resume=True)
