@@ -4,6 +4,7 @@ Shapes: B batch, S source length, T tokens written so far, H heads, K head width
 """
 
 import math
+import warnings
 from pathlib import Path
 
 import torch
@@ -41,7 +42,8 @@ class _Embed(nn.Module):
     def forward(self, ids: Tensor, start: int) -> Tensor:
         """(B, T) -> (B, T, D); the first id stands at position ``start``."""
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)
-        return self.embedding(ids) * self.scale + self.table[positions]  # past the table is an error, unlike a slice
+        # An index past the table's end is an error, a slice would be short.
+        return self.embedding(ids) * self.scale + self.table[positions]
 
 
 def _heads(attention: MultiHeadAttention, x: Tensor, part: slice) -> Tensor:
@@ -148,14 +150,12 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
         for length in (source.shape[1], 3)
     )
     names = {kind: tensor_names(kind, n_layers) for kind in ("memory", "past", "present")}
-    # Each axis is named where it first comes; that others are equal, the export sees.
-    same = torch.export.Dim.DYNAMIC
-    like_memory: tuple = ({0: same, 2: same},) * 2 * n_layers
+    batch, source_length, written = (torch.export.Dim(name) for name in ("batch", "source_length", "written"))
     _write(
         EncoderGraph(model, longest),
         folder / "encoder.onnx",
         (source,),
-        ({0: "batch", 1: "source_length"},),
+        ({0: batch, 1: source_length},),
         ["source"],
         ["memory_mask", *names["memory"]],
     )
@@ -163,25 +163,33 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
         StepGraph(model, longest),
         folder / "decoder_step.onnx",
         (torch.ones(2, dtype=torch.int64), source > 0, memory, past),
-        ({0: "batch"}, {0: same, 1: "source_length"}, like_memory, ({0: same, 2: "written"}, *like_memory[1:])),
+        (
+            {0: batch},
+            {0: batch, 1: source_length},
+            ({0: batch, 2: source_length},) * 2 * n_layers,
+            ({0: batch, 2: written},) * 2 * n_layers,
+        ),
         ["tokens", "memory_mask", *names["memory"], *names["past"]],
         ["logits", *names["present"]],
     )
 
 
 def _write(graph: nn.Module, path: Path, inputs: tuple, axes: tuple, names: list[str], outputs: list[str]) -> None:
-    torch.onnx.export(
-        graph.eval(),
-        inputs,
-        path,
-        input_names=names,
-        output_names=outputs,
-        opset_version=OPSET,
-        dynamo=True,
-        external_data=False,
-        dynamic_shapes=axes,
-        verbose=False,
-    )
+    with warnings.catch_warnings():
+        # Inputs that share an axis: it is named once, which is what is wanted.
+        warnings.filterwarnings("ignore", message="# The axis name: .* will not be used, since it shares")
+        torch.onnx.export(
+            graph.eval(),
+            inputs,
+            path,
+            input_names=names,
+            output_names=outputs,
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
+            dynamic_shapes=axes,
+            verbose=False,
+        )
 
 
 def usage(title: str, config: Seq2SeqConfig, longest: int) -> str:
