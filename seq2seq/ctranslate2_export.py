@@ -1,10 +1,14 @@
 """A translator as a CTranslate2 model: the same weights under that library's names.
 
-Shapes: D width, V vocabulary.
+Greedy decoding writes the same tokens. Beam search has other rules there: the score is divided by length^alpha; when a
+hypothesis ends, another takes its place in the beam; one that is cut at the longest length may win; and symbols that
+are never written are ruled out before the softmax. With length_penalty=0 and alpha=0 the first is gone, and a trained
+model's best translations are the same.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -70,10 +74,11 @@ def write_ctranslate2(
         # A copy: quantisation works in place. Layers that lack what is set would complain.
         setattr(model_spec.index_spec(spec, scope), attribute, value.detach().cpu().float().numpy().copy())
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scale_embedding
-    spec.config.layer_norm_epsilon = layers.norm_eps
-    spec.config.decoder_start_token = spec.config.bos_token = START
-    spec.config.eos_token = END
-    spec.config.unk_token = UNKNOWN if _has_unknown(source) else PADDING  # must be a name in the vocabulary
+    settings: Any = spec.config
+    settings.layer_norm_epsilon = layers.norm_eps
+    settings.decoder_start_token = settings.bos_token = START
+    settings.eos_token = END
+    settings.unk_token = UNKNOWN if _has_unknown(source) else PADDING  # must be a name in the vocabulary
     spec.register_source_vocabulary(vocabulary(source))
     spec.register_target_vocabulary(vocabulary(target))
     spec.validate()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common import MultiHeadAttention, UserError, padding_mask
+from common import DecoderLayer, MultiHeadAttention, UserError, padding_mask
 from common.positional import sinusoidal_table
 from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.tokenizer import PAD_ID
@@ -30,6 +30,8 @@ def require_onnx() -> None:
 
 class _Embed(nn.Module):
     """Ids to vectors with their positions, from a table of a fixed length: a graph cannot make it longer."""
+
+    table: Tensor
 
     def __init__(self, model: Seq2Seq, embedding: nn.Embedding, longest: int) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class EncoderGraph(nn.Module):
         """The mask, keys and values of layer 0, keys and values of layer 1, ...; each (B, H, S, K)."""
         mask = padding_mask(source, PAD_ID)
         memory, _ = self.encoder(self.embed(source, 0), key_mask=mask)
-        pairs = [_keys_and_values(layer.cross_attention, memory) for layer in self.layers]
+        pairs = [_keys_and_values(layer.cross_attention, memory) for layer in _typed(self.layers)]
         return mask, *(one for pair in pairs for one in pair)
 
 
@@ -105,21 +107,30 @@ class StepGraph(nn.Module):
         mask = memory_mask[:, None, None, :]
         present: list[Tensor] = []
         x = self.embed(tokens.unsqueeze(1), past[0].shape[2])
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(_typed(self.layers)):
             pair = slice(2 * i, 2 * i + 2)
 
-            def see_written(y: Tensor, layer: nn.Module = layer, pair: slice = pair) -> tuple[Tensor, None]:
+            def see_written(y: Tensor, layer: DecoderLayer = layer, pair: slice = pair) -> tuple[Tensor, None]:
                 new = _keys_and_values(layer.self_attention, y)
-                present.extend(torch.cat(both, dim=2) for both in zip(past[pair], new, strict=True))
-                return _attend(layer.self_attention, y, *present[-2:], None), None
+                keys, values = (torch.cat(both, dim=2) for both in zip(past[pair], new, strict=True))
+                present.extend((keys, values))
+                return _attend(layer.self_attention, y, keys, values, None), None
 
-            def see_memory(y: Tensor, layer: nn.Module = layer, pair: slice = pair) -> tuple[Tensor, None]:
-                return _attend(layer.cross_attention, y, *memory[pair], mask), None
+            def see_memory(y: Tensor, layer: DecoderLayer = layer, pair: slice = pair) -> tuple[Tensor, None]:
+                keys, values = memory[pair]
+                return _attend(layer.cross_attention, y, keys, values, mask), None
+
+            def feed_forward(y: Tensor, layer: DecoderLayer = layer) -> tuple[Tensor, None]:
+                return layer.feedforward(y), None
 
             x, _ = layer.self_attention_residual(x, see_written)
             x, _ = layer.cross_attention_residual(x, see_memory)
-            x, _ = layer.feedforward_residual(x, lambda y, layer=layer: (layer.feedforward(y), None))
+            x, _ = layer.feedforward_residual(x, feed_forward)
         return F.linear(self.norm(x)[:, 0], self.projection.weight), *present
+
+
+def _typed(layers: nn.ModuleList) -> list[DecoderLayer]:
+    return [layer for layer in layers if isinstance(layer, DecoderLayer)]
 
 
 def tensor_names(kind: str, n_layers: int) -> list[str]:
