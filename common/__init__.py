@@ -8,6 +8,7 @@ from common.feedforward import ConvFeedForward, FeedForward
 from common.kv_cache import KVCache
 from common.layernorm import LayerNorm
 from common.layers import DecoderLayer, EncoderLayer, Residual
+from common.linear import packed
 from common.loss import linear_cross_entropy
 from common.masks import padding_mask, visible_keys
 from common.positional import GridPositions, LearnedPositions, SinusoidalPositions, sinusoidal_table
@@ -35,6 +36,7 @@ __all__ = [
     "explicit_attention",
     "fused_attention",
     "linear_cross_entropy",
+    "packed",
     "padding_mask",
     "sinusoidal_table",
     "visible_keys",

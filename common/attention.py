@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from common.dropout import dropout as drop
 from common.errors import UserError
 from common.kv_cache import KVCache
+from common.linear import Linear
 from common.masks import distance, visible_keys
 
 SHORT = 128
@@ -184,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         self.n_heads = n_heads
         self.dropout = dropout
         self.score = ATTENTION[variant](n_heads, d_model // n_heads, radius)
-        self.in_proj = nn.Linear(d_model, (2 if self.score.shared_query_key else 3) * d_model)
+        self.in_proj = Linear(d_model, (2 if self.score.shared_query_key else 3) * d_model)
         self.out_proj = nn.Linear(d_model, d_model)
         for square in (*self.in_proj.weight.split(d_model), self.out_proj.weight):
             nn.init.xavier_uniform_(square.data)
@@ -230,15 +231,15 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Tensor, source: Tensor | None, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor]:
         d_model = x.shape[-1]
-        weight, bias = self.in_proj.weight, self.in_proj.bias
+        width = self.in_proj.out_features
         if source is None:
             parts = self._split_heads(self.in_proj(x))
             q, (k, v) = parts[0], parts[-2:]
             return (q, k, v) if cache is None else (q, *cache.append(k, v))
-        (q,) = self._split_heads(F.linear(x, weight[:d_model], bias[:d_model]))
+        (q,) = self._split_heads(self.in_proj.part(x, 0, d_model))
         if cache is not None and cache.length:
             return q, *cache.keys_and_values()
-        k, v = self._split_heads(F.linear(source, weight[-2 * d_model :], bias[-2 * d_model :]))
+        k, v = self._split_heads(self.in_proj.part(source, width - 2 * d_model, width))
         return (q, k, v) if cache is None else (q, *cache.append(k, v))
 
     def _split_heads(self, x: Tensor) -> tuple[Tensor, ...]:

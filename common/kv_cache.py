@@ -48,7 +48,7 @@ def _select(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
 
 def _store(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
     if buffer is None:
-        return new
+        return new.contiguous()  # what is read at every step; else each product would copy it first
     end = start + new.shape[2]
     if torch.is_grad_enabled() and (new.requires_grad or buffer.requires_grad):
         return torch.cat((buffer[:, :, :start], new), dim=2)  # writing in place would break the gradient's graph

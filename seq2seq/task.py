@@ -16,7 +16,7 @@ from seq2seq.architectures import ModelConfig
 from seq2seq.data import EncodedPairs, Pair, PairData, encode_pairs, plan_batches
 from seq2seq.decoding import translate
 from seq2seq.tokenizer import PAD_ID
-from seq2seq.translation_model import TranslationModel
+from seq2seq.translation_model import TranslationModel, for_inference
 
 EVALUATION_BATCH = 128
 
@@ -109,7 +109,7 @@ class Translation:
         """The model's translations of all sources, in order, each process translating its share."""
         mine = range(distributed.rank(), len(pairs), distributed.world_size())
         texts = [pairs[i][0] for i in mine]
-        done = translate(model, texts, self.data.source_tokenizer, self.data.target_tokenizer)
+        done = translate(for_inference(model), texts, self.data.source_tokenizer, self.data.target_tokenizer)
         found = dict(item for share in distributed.gather_objects(list(zip(mine, done, strict=True))) for item in share)
         return [found[i] for i in range(len(pairs))]
 

@@ -122,3 +122,18 @@ def test_items_of_a_batch_do_not_meet(variant: str) -> None:
         alone = layer(x[b : b + 1], source[b : b + 1], key_mask=mask[b : b + 1], need_weights=True)
         torch.testing.assert_close(together[0][b], alone[0][0], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(weights_of(together)[b], weights_of(alone)[0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_rows_that_share_a_source_are_as_with_copies_of_it(variant, need_weights):
+    if variant == "restricted":
+        pytest.skip("a neighbourhood has no meaning between two sequences")
+    torch.manual_seed(6)
+    model = MultiHeadAttention(14, 2, variant=variant).eval()
+    x, source = torch.randn(6, 3, 14), torch.randn(2, 7, 14)
+    mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    shared = model(x, source, key_mask=mask, need_weights=need_weights)
+    copied = model(x, source.repeat_interleave(3, 0), key_mask=mask.repeat_interleave(3, 0), need_weights=need_weights)
+    torch.testing.assert_close(shared[0], copied[0], atol=1e-6, rtol=1e-5)
+    if need_weights:
+        torch.testing.assert_close(shared[1], copied[1], atol=1e-6, rtol=1e-5)

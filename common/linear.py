@@ -1,0 +1,81 @@
+"""The linear layer of which a part can be asked for, and its form for inference on a CPU.
+
+Shapes: I features in, O features out.
+"""
+
+import copy
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.errors import UserError
+
+Model = TypeVar("Model", bound=nn.Module)
+PACKED_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Linear(nn.Linear):
+    """y = x W^T + b: (..., I) -> (..., O)."""
+
+    def part(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The outputs first, ..., last - 1 alone: (..., I) -> (..., last - first)."""
+        return F.linear(x, self.weight[first:last], None if self.bias is None else self.bias[first:last])
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that cannot be trained, its weights laid out as oneDNN's products read them.
+
+    A general product lays the weights out anew at each call, which takes as long as the product itself when there are
+    few rows: in each step of decoding, and for a single picture.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> None:
+        """weight (O, I), bias (O,); dtype float32, or bfloat16 to multiply in half precision."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight, self.bias = weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
+        self.dtype = dtype
+        self._packed: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part(x, 0, self.out_features)
+
+    def part(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The outputs first, ..., last - 1 alone: (..., I) -> (..., last - first)."""
+        if (first, last) not in self._packed:
+            weight = torch.ops.mkldnn._reorder_linear_weight(self.weight[first:last].contiguous(), None)
+            self._packed[first, last] = weight, None if self.bias is None else self.bias[first:last].contiguous()
+        if not x.numel():
+            return x.new_zeros((*x.shape[:-1], last - first))
+        weight, bias = self._packed[first, last]
+        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), weight, bias, "none", [], "").to(x.dtype)
+
+
+def packed(model: Model, precision: str = "float32") -> Model:
+    """A copy of a model in evaluation mode, for inference on a CPU, whose linear layers are ``PackedLinear``.
+
+    Where oneDNN is missing or the model lies elsewhere, it is the model itself.
+
+    Args:
+        model: its parameters are float32.
+        precision: in which the linear layers multiply, float32 or bfloat16.
+
+    Raises:
+        ValueError: another precision, or half precision where it cannot be had.
+    """
+    if precision not in PACKED_TYPES:
+        raise UserError(f"precision={precision} cannot be packed; choose one of {', '.join(PACKED_TYPES)}")
+    parameters = list(model.parameters())
+    plain = all(p.device.type == "cpu" and type(p) is nn.Parameter and p.dtype == torch.float32 for p in parameters)
+    if not (plain and torch.backends.mkldnn.is_available()):
+        if precision != "float32":
+            raise UserError(f"precision={precision} needs a float32 model on a CPU and torch with oneDNN")
+        return model
+    model = copy.deepcopy(model).eval()
+    for module in list(model.modules()):
+        for name, layer in module.named_children():
+            if isinstance(layer, nn.Linear):
+                setattr(module, name, PackedLinear(layer.weight, layer.bias, PACKED_TYPES[precision]))
+    return model

@@ -1,0 +1,122 @@
+"""``python -m seq2seq.export WEIGHTS DIR --to ctranslate2|onnx``: a translator for other programs to run."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from common import UserError
+from common.training.cli import read_options, run_command
+from common.training.run import say
+from seq2seq import ctranslate2_export, onnx_export
+from seq2seq.weights import Translator, load_seq2seq
+
+README = "README.txt"
+TOKENIZERS = ("source_tokenizer.json", "target_tokenizer.json")
+FILES = {
+    README,
+    *TOKENIZERS,
+    *("model.bin", "config.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
+    *("encoder.onnx", "decoder_step.onnx"),
+}
+"""All that an export may write."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Write a translator as a folder that CTranslate2 or ONNX Runtime runs, with its tokenizers and a README.txt."""
+
+    weights: tyro.conf.Positional[Path]
+    """best.safetensors of a run."""
+    out: tyro.conf.Positional[Path]
+    """The folder to be made."""
+    to: Literal["ctranslate2", "onnx"]
+    """Who shall run it: ctranslate2, its Translator; onnx, one graph of the encoder and one of a decoder's step."""
+    quantization: Literal["float32", "float16", "int8"] = "float32"
+    """The type that CTranslate2 stores weights in."""
+    longest: int = 1024
+    """The most tokens of a sentence, source or translation: how far the table of positions goes."""
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Replace an export in the folder."""
+
+    def __post_init__(self) -> None:
+        if self.longest < 1:
+            raise UserError(f"longest={self.longest} must be at least 1")
+        if self.to == "onnx" and self.quantization != "float32":
+            raise UserError(f"quantization={self.quantization} is for --to ctranslate2; ONNX graphs are float32")
+
+
+def export(translator: Translator, options: Options) -> None:
+    """Writes the model, its tokenizers and README.txt into ``options.out``, all or nothing.
+
+    Raises:
+        ValueError: the folder is taken, an extra is missing, or the format cannot express the model.
+    """
+    title = "A translator from {} to {}".format(*translator.languages)
+    with new_folder(options.out, overwrite=options.overwrite) as folder:
+        if options.to == "ctranslate2":
+            ctranslate2_export.write_ctranslate2(
+                translator, folder, quantization=options.quantization, longest=options.longest
+            )
+            usage = ctranslate2_export.usage(title, options.quantization, options.longest)
+        else:
+            onnx_export.write_onnx(translator.model, folder, longest=options.longest)
+            usage = onnx_export.usage(title, translator.model.config, options.longest)
+        for name, tokenizer in zip(TOKENIZERS, (translator.source, translator.target), strict=True):
+            (folder / name).write_text(tokenizer.library.to_str(), encoding="utf-8")
+        (folder / README).write_text(usage, encoding="utf-8")
+
+
+@contextmanager
+def new_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
+    """An empty folder to write into; it takes the name ``out`` when all is written, so that the name holds all or none.
+
+    Raises:
+        ValueError: the name is taken, by something that ``overwrite`` does not replace, or cannot be written.
+    """
+    out = out.absolute()
+    beside, before = (out.with_name(f".{out.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
+    try:
+        if out.exists():
+            _may_replace(out, overwrite)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir()
+        yield beside
+        if out.exists():
+            out.rename(before)
+        beside.rename(out)
+        shutil.rmtree(before, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror}); make room, or name another folder") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _may_replace(out: Path, overwrite: bool) -> None:
+    if not out.is_dir():
+        raise UserError(f"{out} is a file; name a folder")
+    names = {path.name for path in out.iterdir()}
+    if names and not overwrite:
+        raise UserError(f"{out} is there already; add --overwrite, or name another folder")
+    if others := sorted(names - FILES):
+        raise UserError(f"{out} holds {others[0]}, which is no part of an export; name another folder")
+
+
+def run(options: Options) -> None:
+    """Exports as the options say."""
+    export(load_seq2seq(options.weights), options)
+    say(f"everything is in {options.out}; its {README} tells how to use it")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run_command(lambda: run(read_options(Options, arguments)))
+
+
+if __name__ == "__main__":
+    main()

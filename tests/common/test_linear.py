@@ -1,0 +1,72 @@
+"""Linear layers laid out for inference give what they gave before."""
+
+import pytest
+import torch
+from torch import nn
+
+from common import Encoder, MultiHeadAttention, TransformerConfig, UserError, packed
+from common.linear import Linear, PackedLinear
+
+CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (7, 3, 5), (0, 5), (131, 5)])
+def test_a_packed_layer_is_the_layer(bias, shape):
+    torch.manual_seed(0)
+    layer, x = Linear(5, 11, bias=bias), torch.randn(shape)
+    fast = PackedLinear(layer.weight, layer.bias)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), nn.functional.linear(x, layer.weight, layer.bias))
+        for first, last in ((0, 3), (3, 11), (10, 11)):
+            torch.testing.assert_close(layer.part(x, first, last), layer(x)[..., first:last])
+            torch.testing.assert_close(fast.part(x, first, last), layer(x)[..., first:last])
+
+
+def test_it_reads_what_lies_apart_in_memory():
+    layer, x = nn.Linear(5, 11), torch.randn(5, 7, 3)
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            PackedLinear(layer.weight, layer.bias)(x.permute(2, 1, 0)), layer(x.permute(2, 1, 0))
+        )
+
+
+def test_a_packed_model_is_a_copy_in_evaluation_mode():
+    torch.manual_seed(1)
+    model, x = Encoder(CONFIG, 3).train(), torch.randn(2, 7, 14)
+    fast = packed(model)
+    assert model.training
+    assert not fast.training
+    assert not any(isinstance(module, nn.Linear) for module in fast.modules())
+    with torch.inference_mode():
+        before = fast(x)[0]
+        torch.testing.assert_close(before, model.eval()(x)[0], atol=1e-5, rtol=1e-5)
+        for parameter in model.parameters():
+            parameter.zero_()
+        assert torch.equal(fast(x)[0], before)
+
+
+def test_attention_to_a_source_uses_parts():
+    torch.manual_seed(2)
+    model, x, source = MultiHeadAttention(14, 2).eval(), torch.randn(3, 5, 14), torch.randn(3, 7, 14)
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(model)(x, source)[0], model(x, source)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_half_precision_is_close_and_returns_the_input_s_type():
+    torch.manual_seed(3)
+    layer, x = nn.Linear(64, 11), torch.randn(5, 64)
+    with torch.inference_mode():
+        half = packed(nn.Sequential(layer), "bfloat16")(x)
+        assert half.dtype == torch.float32
+        torch.testing.assert_close(half, layer(x), atol=0.03, rtol=0.03)
+        assert not torch.equal(half, layer(x))
+
+
+def test_other_models_are_left_alone():
+    double = nn.Linear(3, 5).double()
+    assert packed(double) is double
+    with pytest.raises(UserError, match="precision=bfloat16 needs a float32 model"):
+        packed(double, "bfloat16")
+    with pytest.raises(UserError, match="precision=int3 cannot be packed; choose one of float32, bfloat16"):
+        packed(nn.Linear(3, 5), "int3")
