@@ -18,16 +18,31 @@ SPLIT_SEED = 0  # of those test pictures: they are the same in every run, whatev
 
 @dataclass(frozen=True)
 class Pictures:
-    """One split: images (N, H, W, 3) uint8 and labels (N,) int64."""
+    """One split: labels (N,) int64, and which N pictures of a store they belong to.
 
-    images: Tensor
+    The store may hold other splits' pictures too and be a file mapped into memory, so that a split takes no memory of
+    its own and only what is looked at is read.
+    """
+
+    store: Tensor  # uint8 (M, H, W, 3)
     labels: Tensor
+    rows: Tensor | None = None  # int64 (N,), where in the store; None: all of it
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: Tensor) -> "Pictures":
-        return Pictures(self.images[index], self.labels[index])
+        """The pictures at an index (n,) as a split, without copying them."""
+        return Pictures(self.store, self.labels[index], index if self.rows is None else self.rows[index])
+
+    def pixels(self, index: Tensor) -> Tensor:
+        """The pictures at an index (n,): uint8 (n, H, W, 3), a copy."""
+        return self.store[index if self.rows is None else self.rows[index]]
+
+    @property
+    def images(self) -> Tensor:
+        """All of them, uint8 (N, H, W, 3); a copy, unless they are the whole store."""
+        return self.store if self.rows is None else self.store[self.rows]
 
 
 @dataclass(frozen=True)
