@@ -14,7 +14,7 @@ from PIL import Image
 
 from common.errors import UserError
 from vit.pictures import fit
-from vit.splits import PictureData, Pictures, hold_out
+from vit.splits import PictureData, Pictures, content_hash, hold_out, pixel_hash
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
@@ -29,7 +29,7 @@ def read_cifar10(data_dir: Path, seed: int, image_size: tuple[int, int], valid_f
     train, test, classes = _cifar(CIFAR10, data_dir, image_size)
     kept, held = hold_out(train.labels, valid_fraction, seed, classes)
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return PictureData("cifar10", train[kept], train[held], test, classes, mean, std)
+    return PictureData("cifar10", train[kept], train[held], test, classes, mean, std, _content(train, test, classes))
 
 
 def read_cifar100(data_dir: Path, seed: int, image_size: tuple[int, int], valid_fraction: float) -> PictureData:
@@ -39,7 +39,12 @@ def read_cifar100(data_dir: Path, seed: int, image_size: tuple[int, int], valid_
     train, test, classes = _cifar(CIFAR100, data_dir, image_size)
     kept, held = hold_out(train.labels, valid_fraction, seed, classes)
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return PictureData("cifar100", train[kept], train[held], test, classes, mean, std)
+    return PictureData("cifar100", train[kept], train[held], test, classes, mean, std, _content(train, test, classes))
+
+
+def _content(train: Pictures, test: Pictures, classes: tuple[str, ...]) -> str:
+    facts = [list(train.store.shape[1:3]), classes, train.labels.tolist(), test.labels.tolist()]
+    return content_hash(facts, pixel_hash(train.store, test.store))
 
 
 def _cifar(

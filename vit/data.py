@@ -12,7 +12,16 @@ import torch.nn.functional as F
 from common.errors import UserError
 from vit.cifar import read_cifar10, read_cifar100
 from vit.folders import read_folder
-from vit.splits import SPLIT_SEED, TEST_FRACTION, PictureData, Pictures, channel_statistics, hold_out
+from vit.splits import (
+    SPLIT_SEED,
+    TEST_FRACTION,
+    PictureData,
+    Pictures,
+    channel_statistics,
+    content_hash,
+    hold_out,
+    pixel_hash,
+)
 
 
 def load_data(
@@ -22,6 +31,8 @@ def load_data(
     seed: int = 0,
     image_size: tuple[int, int] = (32, 32),
     valid_fraction: float = 0.1,
+    skip_bad: bool = False,
+    cache: str | Path = "none",
 ) -> PictureData:
     """Reads a data set, every picture as image_size (H, W).
 
@@ -36,6 +47,8 @@ def load_data(
         seed: chooses the held-out validation pictures, and nothing else: the test split never depends on it.
         image_size: H, W.
         valid_fraction: the part of the training pictures held out, alike in every class (digits: always 70/10/20).
+        skip_bad: leave out the files of a folder that cannot be read, and list them, instead of refusing them all.
+        cache: where a folder's decoded pictures are kept for the next run, see ``vit.cache``: "auto", "none", a folder.
 
     Raises:
         UserError: there is no such data, or it is damaged, or it cannot be split.
@@ -50,7 +63,7 @@ def load_data(
             return read(Path(data_dir).expanduser(), seed, image_size, valid_fraction)
         if not str(data) or not Path(data).is_dir():
             raise UserError(f"no data set '{data}': give one of {', '.join(DATASETS)}, or a folder that exists")
-        return read_folder(Path(data), seed, image_size, valid_fraction)
+        return read_folder(Path(data), seed, image_size, valid_fraction, skip_bad=skip_bad, cache=cache)
     except OSError as error:
         raise UserError(f"cannot read the data '{data}': {error}") from error
 
@@ -72,7 +85,8 @@ def read_digits(data_dir: Path, seed: int, image_size: tuple[int, int], valid_fr
     train, valid = hold_out(pictures.labels[kept], 1 / 8, SPLIT_SEED, classes)
     train, valid = kept[train], kept[valid]
     mean, std = channel_statistics(pictures.images[train])
-    return PictureData("digits", pictures[train], pictures[valid], pictures[test], classes, mean, std)
+    content = content_hash([list(image_size), classes, pictures.labels.tolist()], pixel_hash(images))
+    return PictureData("digits", pictures[train], pictures[valid], pictures[test], classes, mean, std, content)
 
 
 # Every reader takes (data_dir, seed, image_size, valid_fraction).

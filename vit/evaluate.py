@@ -47,6 +47,10 @@ class Options:
     """Of the training run; from the config.json beside the weights if not given, else 0."""
     valid_fraction: float | None = None
     """Of the training run, likewise; else 0.1."""
+    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start."""
+    cache: str = "auto"
+    """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
 
@@ -56,7 +60,15 @@ def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
     trained = read_config(options.weights.parent).get("options", {})
     seed = trained.get("training", {}).get("seed", 0) if options.seed is None else options.seed
     fraction = trained.get("valid_fraction", 0.1) if options.valid_fraction is None else options.valid_fraction
-    return load_data(options.data, options.data_dir, seed=seed, image_size=image_size, valid_fraction=fraction)
+    return load_data(
+        options.data,
+        options.data_dir,
+        seed=seed,
+        image_size=image_size,
+        valid_fraction=fraction,
+        skip_bad=options.skip_bad,
+        cache=options.cache,
+    )
 
 
 def known_labels(labels: Tensor, classes: Sequence[str], known: Sequence[str]) -> Tensor:
@@ -112,6 +124,8 @@ def run(options: Options) -> None:
     loaded = load_vit(options.weights)
     data = read_data(options, loaded.transform.image_size)
     pictures: Pictures = getattr(data, options.split)
+    for note in data.notes:
+        say(note)
     labels = known_labels(pictures.labels, data.classes, loaded.classes)
     if options.out is not None:
         try:
@@ -128,6 +142,8 @@ def run(options: Options) -> None:
     figures: dict[str, Any] = {
         "weights": str(options.weights),
         "data": data.name,
+        "content": data.content,
+        "skipped": len(data.skipped),
         "split": options.split,
         **classification_figures(logits, labels, loaded.classes),
         "calibration_error": calibrated.error,
