@@ -50,21 +50,26 @@ class Decoded:
     file: Path | None = None  # the one that the images are mapped from
 
 
-def decoded(folder: Path, names: Sequence[str], image_size: tuple[int, int], cache: str | Path) -> Decoded:
+def names_below(folder: Path, paths: Sequence[Path]) -> list[str]:
+    """Paths in a folder, joined to it, as they are called from there."""
+    above = len(str(folder / "x")) - 1  # "." is no part of a path
+    return [str(path)[above:] for path in paths]
+
+
+def decoded(folder: Path, paths: Sequence[Path], image_size: tuple[int, int], cache: str | Path) -> Decoded:
     """All pictures, from the cache where it has them; else decoded now, into a cache where one can be written.
 
     Args:
         folder: the data folder.
-        names: of M >= 1 files, relative to the folder.
+        paths: of M >= 1 files in it.
         image_size: H, W.
         cache: "auto" (in the folder, else in the user's cache folder, else none), "none", or a folder.
 
     Raises:
         UserError: the folder that ``cache`` names cannot be written.
     """
-    paths = [folder / name for name in names]
     places = [] if str(cache) == "none" else _places(folder, cache)
-    key = _key(names, paths, image_size) if places else ""
+    key = _key(folder, paths, image_size) if places else ""
     files = [place / f"{image_size[0]}x{image_size[1]}-{key}{SUFFIX}" for place in places]
     for file in files:
         if found := _load(file, len(paths), image_size):
@@ -98,7 +103,8 @@ def _places(folder: Path, cache: str | Path) -> list[Path]:
     return [folder / FOLDER, users / "patchwords" / own]
 
 
-def _key(names: Sequence[str], paths: Sequence[Path], image_size: tuple[int, int]) -> str:
+def _key(folder: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> str:
+    names = names_below(folder, paths)
     files = [
         (name, (status := os.stat(path)).st_size, status.st_mtime_ns) for name, path in zip(names, paths, strict=True)
     ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from vit.cache import decoded
+from vit.cache import decoded, names_below
 from vit.pictures import BadPicture, class_pictures, split_dirs
 from vit.splits import (
     SPLIT_SEED,
@@ -56,10 +56,9 @@ def read_folder(
 
     good = torch.ones(len(paths), dtype=torch.bool)
     divided(good)  # what cannot be divided is said at once, and not when all has been decoded
-    above = len(str(folder / "x")) - 1
-    names = [str(path)[above:] for path in paths]
+    names = names_below(folder, paths)
     # All in one store, so that a broken picture is found in whichever split it is, and all of them are counted.
-    store = decoded(folder, names, image_size, cache)
+    store = decoded(folder, paths, image_size, cache)
     notes = []
     if store.broken:
         first = min(store.broken)
