@@ -65,5 +65,5 @@ def corrupt(name: str, severity: int, images: Tensor, seed: int = 0) -> Tensor:
         seed: of the noise; another one for each batch, or their noise would be alike.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed("corruption", name, severity, seed))
+        torch.default_generator.manual_seed(derive_seed("corruption", name, severity, seed))
         return CORRUPTIONS[name](images.permute(0, 3, 1, 2).contiguous(), severity).permute(0, 2, 3, 1)
