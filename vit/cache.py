@@ -118,7 +118,7 @@ def _decode(
     sums, broken, digest = [], {}, hashlib.sha256()
     for block, bad in decode_pictures(paths, image_size):
         take(block)
-        digest.update(block)
+        digest.update(block.data)
         sums.append(pixel_sums(torch.from_numpy(block)))
         broken.update(bad)
     return torch.cat(sums), broken, digest.hexdigest()
@@ -131,7 +131,7 @@ def _write(file: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> No
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
     try:
         with open(part, "xb") as out:
-            sums, broken, pixels = _decode(paths, image_size, out.write)
+            sums, broken, pixels = _decode(paths, image_size, lambda block: out.write(block.data))
             out.write(sums.numpy().tobytes())
             reasons = {str(i): error.reason for i, error in broken.items()}
             trailer = json.dumps({"pixels": pixels, "broken": reasons}).encode()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,13 +61,13 @@ def classification_figures(logits: Tensor, labels: Tensor, classes: Sequence[str
 
     predicted, k = logits.argmax(dim=1), min(5, len(classes))
     present = labels.unique()
-    scores = precision_recall_fscore_support(
-        labels.numpy(), predicted.numpy(), labels=present.numpy(), zero_division=0.0
-    )
+    scores = np.array(
+        precision_recall_fscore_support(labels.numpy(), predicted.numpy(), labels=present.numpy(), zero_division=0.0)  # pyright: ignore[reportArgumentType]
+    )  # (4, present classes): precision, recall, F1, pictures
     names = ("precision", "recall", "f1")
     per_class = {
-        classes[i]: {**dict(zip(names, map(float, row), strict=False)), "pictures": int(row[3])}
-        for i, row in zip(present.tolist(), zip(*scores, strict=True), strict=True)
+        classes[i]: {**dict(zip(names, row[:3], strict=True)), "pictures": int(row[3])}
+        for i, row in zip(present.tolist(), scores.T.tolist(), strict=True)
     }
     return {
         "pictures": len(labels),
@@ -74,7 +75,7 @@ def classification_figures(logits: Tensor, labels: Tensor, classes: Sequence[str
         "top_k": k,
         "top_k_accuracy": (logits.topk(k, dim=1).indices == labels[:, None]).any(dim=1).double().mean().item(),
         "loss": F.cross_entropy(logits.double(), labels).item(),
-        **{f"macro_{name}": float(values.mean()) for name, values in zip(names, scores, strict=False)},
+        **{f"macro_{name}": mean for name, mean in zip(names, scores[:3].mean(axis=1).tolist(), strict=True)},
         "per_class": per_class,
         "mistaken": most_mistaken(labels, predicted, classes),
     }
@@ -85,9 +86,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
     return (logits.argmax(dim=1) == labels).double().mean().item()
 
 
-def most_mistaken(
-    labels: Tensor, predicted: Tensor, classes: Sequence[str], most: int = 10
-) -> list[dict[str, str | int]]:
+def most_mistaken(labels: Tensor, predicted: Tensor, classes: Sequence[str], most: int = 10) -> list[dict[str, Any]]:
     """The pairs of classes that are mistaken most often, and how often: the confusion matrix in a few lines."""
     wrong = labels != predicted
     pairs, counts = torch.stack([labels[wrong], predicted[wrong]], dim=1).unique(dim=0, return_counts=True)

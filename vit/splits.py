@@ -132,7 +132,7 @@ def pixel_hash(*images: Tensor) -> str:
     """SHA-256 of the pixels of uint8 tensors, one after the other."""
     digest = hashlib.sha256()
     for some in images:
-        digest.update(some.contiguous().numpy())
+        digest.update(some.contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -88,7 +88,7 @@ def test_a_change_of_any_file_makes_another_cache_and_deletes_the_old(folder, de
     assert len(caches(folder / FOLDER)) == 2
 
     def paint():
-        Image.new("RGB", SIZE[::-1], "red").save(folder / "cat" / "5.png")
+        Image.new("RGB", (SIZE[1], SIZE[0]), "red").save(folder / "cat" / "5.png")
 
     def touch():
         status = os.stat(folder / "dog" / "0.png")

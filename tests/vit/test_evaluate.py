@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_figures_are_scikit_learns():
     figures = classification_figures(logits, labels, names)
     predicted = logits.argmax(dim=1)
     assert predicted.max() >= 5
-    report = classification_report(labels, predicted, labels=range(5), target_names=names[:5], output_dict=True)
+    report: Any = classification_report(labels, predicted, labels=range(5), target_names=names[:5], output_dict=True)
     assert set(figures["per_class"]) == set(names[:5])
     for name in names[:5]:
         row, expected = figures["per_class"][name], report[name]

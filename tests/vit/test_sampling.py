@@ -47,7 +47,7 @@ def uneven_task(balanced: bool, **changes) -> ImageClassification:
     images = torch.randint(0, 256, (44, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     images[:, 0, 0, 0] = torch.arange(44, dtype=torch.uint8)
     train, other = Pictures(images, LABELS), picture_data()
-    data = PictureData("uneven", train, other.valid, other.test, ("a", "b", "c"), (0.0,) * 3, (1.0,) * 3)
+    data = PictureData("uneven", train, other.valid, other.test, ("a", "b", "c"), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     config = ViTConfig(n_classes=3, image_size=(8, 8))
     plain = AugmentConfig(crop=0, flip=False)
     return ImageClassification(data, config, plain, batch_size=7, balanced=balanced, **changes)
