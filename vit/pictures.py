@@ -7,8 +7,10 @@ import os
 import sys
 import unicodedata
 import warnings
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,17 @@ from common.errors import UserError
 # Pixels in a raster and nothing else: Pillow would start Ghostscript for a PostScript file.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 EXTENSIONS = frozenset(ext for ext, name in Image.registered_extensions().items() if name in FORMATS)
+CHUNK = 64  # pictures that a thread decodes in one go
+AHEAD = 16  # chunks that are decoded or waiting
+
+
+class BadPicture(UserError):
+    """A file that cannot be read as a picture, and why."""
+
+    def __init__(self, path: str | Path, reason: str, passing: bool = False) -> None:
+        super().__init__(f"cannot read the picture {path}: {reason}; replace it or remove it")
+        self.reason = reason
+        self.passing = passing  # the file system says so: the file itself may be good
 
 
 def split_dirs(folder: Path) -> tuple[Path, Path | None, Path | None]:
@@ -68,7 +81,7 @@ def read_picture(path: str | Path, image_size: tuple[int, int]) -> np.ndarray:
     """One picture file as (H, W, 3) uint8, upright, on white, covering image_size (H, W) and cropped at the centre.
 
     Raises:
-        UserError: the file is missing, is no picture or is broken; names the file and the reason.
+        BadPicture: the file is missing, is no picture or is broken; names the file and the reason.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -78,39 +91,41 @@ def read_picture(path: str | Path, image_size: tuple[int, int]) -> np.ndarray:
             return np.array(fit(to_rgb(image), image_size))  # a copy: what Pillow hands out is read-only
     # Any exception may come out of a decoder that is fed arbitrary bytes, and each means the same: it cannot be read.
     except Exception as error:
-        raise UserError(f"cannot read the picture {path}: {_reason(path, error)}; replace it or remove it") from error
+        passing = isinstance(error, OSError) and error.errno is not None
+        raise BadPicture(path, _reason(path, error), passing) from error
 
 
-def read_pictures(paths: Sequence[Path], image_size: tuple[int, int]) -> np.ndarray:
-    """All pictures in one array (N, H, W, 3) uint8, in the order of paths, decoded in parallel threads.
+def decode_pictures(
+    paths: Sequence[Path], image_size: tuple[int, int]
+) -> Iterator[tuple[np.ndarray, dict[int, BadPicture]]]:
+    """All pictures in the order of paths, decoded in parallel threads, some at a time.
 
-    Raises:
-        UserError: some cannot be read; names the first and says how many.
+    Yields:
+        Pictures (n, H, W, 3) uint8, and by their numbers in ``paths`` those that cannot be read, which are black.
     """
-    images = np.empty((len(paths), *image_size, 3), dtype=np.uint8)
 
-    def read(chunk: range) -> list[str]:
-        broken = []
-        for i in chunk:
+    def read(chunk: range) -> tuple[np.ndarray, dict[int, BadPicture]]:
+        images, broken = np.zeros((len(chunk), *image_size, 3), dtype=np.uint8), {}
+        for k, i in enumerate(chunk):
             try:
-                images[i] = read_picture(paths[i], image_size)
-            except UserError as error:
-                broken.append(str(error))
-        return broken
+                images[k] = read_picture(paths[i], image_size)
+            except BadPicture as error:
+                broken[i] = error
+        return images, broken
 
     # Chunks, because a task for each of many small files costs as much as decoding it.
-    chunks = [range(i, min(i + 64, len(paths))) for i in range(0, len(paths), 64)]
+    chunks = (range(i, min(i + CHUNK, len(paths))) for i in range(0, len(paths), CHUNK))
     pool = ThreadPoolExecutor(os.cpu_count())
+    ahead: deque[Future[tuple[np.ndarray, dict[int, BadPicture]]]] = deque()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="PIL")  # damaged EXIF: the pixels are whole all the same
-            done = _with_progress(pool.map(read, chunks), len(chunks))
-            broken = [line for lines in done for line in lines]
+            for _ in _with_progress(range(-(-len(paths) // CHUNK))):
+                # Not all at once: what waits for its turn takes memory.
+                ahead.extend(pool.submit(read, chunk) for chunk in islice(chunks, AHEAD - len(ahead)))
+                yield ahead.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)  # or Ctrl-C would wait until the last picture is read
-    if broken:
-        raise UserError(broken[0] if len(broken) == 1 else f"{broken[0]} ({len(broken)} such pictures in all)")
-    return images
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -141,14 +156,14 @@ def fit(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
     return ImageOps.fit(image, (width, height), method=Image.Resampling.BICUBIC)
 
 
-def _with_progress(steps, total: int):
+def _with_progress(steps: range) -> Iterable[int]:
     """The same steps, with a bar on stderr where that is a terminal."""
     if not sys.stderr.isatty():
         return steps
     from rich.console import Console
     from rich.progress import track
 
-    return track(steps, "reading pictures", total, console=Console(stderr=True), transient=True)
+    return track(steps, "reading pictures", console=Console(stderr=True), transient=True)
 
 
 def _reason(path: str | Path, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The test set, once, at the end of a run: accuracy overall and per class, and the confusion matrix as a picture."""
+"""The test set at the end of a run, and the pictures of an evaluation: confusion matrix, reliability, mistakes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from common.training import distributed
 from common.training.checkpoint import write_png
-from vit.data import Pictures
+from vit.metrics import Calibration
+from vit.splits import Pictures
 from vit.task import ImageClassification
 
 
@@ -59,4 +60,40 @@ def draw_confusion_matrix(path: Path, labels: Tensor, predicted: Tensor, classes
     if not few:
         axes.set(xticks=[], yticks=[])
     axes.set(title=f"{np.trace(counts)} of {counts.sum()} right", xlabel="predicted", ylabel="true")
+    write_png(path, figure)
+
+
+def draw_reliability(path: Path, calibration: Calibration) -> None:
+    """Draws accuracy over confidence, bin by bin, beside the diagonal of perfect calibration; below, how many."""
+    from matplotlib.figure import Figure
+
+    n_bins, some = len(calibration.counts), (calibration.counts > 0).numpy()
+    centres = (np.arange(n_bins) + 0.5) / n_bins
+    figure = Figure(figsize=(5, 6), layout="constrained")
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    axes.bar(centres[some], calibration.accuracy.numpy()[some], width=0.9 / n_bins, label="accuracy")
+    axes.plot(
+        calibration.confidence.numpy()[some], calibration.accuracy.numpy()[some], "o", color="black", markersize=4
+    )
+    axes.plot([0, 1], [0, 1], "--", color="grey", label="perfectly calibrated")
+    axes.set(title=f"expected calibration error {calibration.error:.2%}", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(loc="upper left")
+    below.bar(centres, calibration.counts.numpy(), width=0.9 / n_bins, color="grey")
+    below.set(xlabel="probability of the predicted class", ylabel="pictures")
+    write_png(path, figure)
+
+
+def draw_mistakes(path: Path, images: Tensor, titles: Sequence[str]) -> None:
+    """Draws pictures, uint8 (n, H, W, 3), on one sheet, each below its title."""
+    from matplotlib.figure import Figure
+
+    columns = min(len(titles), 6)
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(2.1 * columns, 2.6 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel in axes:
+        panel.axis("off")
+    for panel, image, title in zip(axes, images.numpy(), titles, strict=False):
+        panel.imshow(image)
+        panel.set_title(title, fontsize=8, parse_math=False)
     write_png(path, figure)

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.training import distributed
-from common.training.seeding import derive_seed, generator
+from common.training.seeding import derive_seed
 from vit.augment import Augment, AugmentConfig, apply_mix
-from vit.data import PictureData, Pictures
 from vit.model import ViTConfig
+from vit.sampling import BalancedOrder, Order
+from vit.splits import PictureData, Pictures
 
 EVALUATION_BATCH = 256
 NO_LABEL = -100  # of a picture that counts for nothing
@@ -35,16 +36,19 @@ class ImageClassification:
         *,
         batch_size: int,
         label_smoothing: float = 0.0,
+        balanced: bool = False,
         seed: int = 0,
         device: torch.device | None = None,
     ) -> None:
         self.data, self.augment = data, augment
         self.batch_size, self.label_smoothing, self.seed = batch_size, label_smoothing, seed
-        self.images = data.train.images.to(device or "cpu")  # on a GPU batches are made there
-        self.labels = data.train.labels.to(self.images.device)
-        self.mean = torch.tensor(data.mean, device=self.images.device).view(1, 3, 1, 1)
-        self.std = torch.tensor(data.std, device=self.images.device).view(1, 3, 1, 1)
-        self.steps_per_epoch = -(-len(self.labels) // batch_size)  # the last batch is smaller, not dropped
+        self.pictures = data.train
+        if device is not None and device.type != "cpu":  # batches are made there
+            self.pictures = Pictures(data.train.images.to(device), data.train.labels.to(device))
+        home = self.pictures.store.device
+        self.mean, self.std = (torch.tensor(v, device=home).view(1, 3, 1, 1) for v in (data.mean, data.std))
+        self.order = BalancedOrder(data.train.labels, seed) if balanced else Order(len(data.train), seed)
+        self.steps_per_epoch = -(-self.order.length // batch_size)  # the last batch is smaller, not dropped
         self.description: dict[str, Any] = {
             "kind": "vit",
             "config": asdict(config),
@@ -54,7 +58,9 @@ class ImageClassification:
         }
         self.settings: dict[str, Any] = {
             "data": data.name,
-            "pictures": len(self.labels),
+            "pictures": len(data.train),
+            "content": data.content,
+            "balanced": balanced,
             "batch_size": batch_size,
             "label_smoothing": label_smoothing,
             "augment": asdict(augment),
@@ -65,11 +71,10 @@ class ImageClassification:
         """Part of batch ``step``: pictures (b, 3, H, W), labels (b,), partners' labels (b,), own share (b,)."""
         epoch, n = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            shuffled = torch.randperm(len(self.labels), generator=generator("order", self.seed, epoch))
-            self._order = (epoch, shuffled)
+            self._order = (epoch, self.order(epoch))
         chosen = self._order[1][n * self.batch_size : (n + 1) * self.batch_size]
         rng = np.random.default_rng(derive_seed("augment", self.seed, step))
-        height, width = self.images.shape[1:3]
+        height, width = self.pictures.store.shape[1:3]
         draw = Augment(self.augment, (height, width), len(chosen), rng)
         rows = torch.arange(len(chosen))[part::parts]
         empty = not len(rows)  # more parts than pictures: processes still pass something forward and backward together
@@ -85,8 +90,8 @@ class ImageClassification:
         return images, labels, partner_labels, share
 
     def _augmented(self, draw: Augment, chosen: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        where = chosen[rows].to(self.images.device)
-        return draw.erase(self.normalise(draw(self.images[where], rows)), rows), self.labels[where]
+        where = chosen[rows].to(self.pictures.store.device)
+        return draw.erase(self.normalise(draw(self.pictures.pixels(where), rows)), rows), self.pictures.labels[where]
 
     def normalise(self, images: Tensor) -> Tensor:
         """float (B, 3, H, W) in 0 ... 1 -> mean 0 and standard deviation 1 over the training set."""
@@ -123,6 +128,6 @@ class ImageClassification:
         device = next(model.parameters()).device
         outputs = []
         for some in rows.split(EVALUATION_BATCH):
-            images = pictures.images[some].to(device).permute(0, 3, 1, 2).float() / 255.0
+            images = pictures.pixels(some).to(device).permute(0, 3, 1, 2).float() / 255.0
             outputs.append(model(self.normalise(images)).float().cpu())
         return torch.cat(outputs) if outputs else torch.empty(0, len(self.data.classes))

@@ -14,15 +14,18 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import training_command
-from common.training.run import METRICS, WEIGHTS, open_run, say
+from common.training.run import CONFIG, METRICS, WEIGHTS, open_run, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
 from vit.data import load_data
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
+from vit.splits import imbalance
 from vit.task import ImageClassification
 from vit.weights import load_vit
+
+ON_THE_DEVICE = 2 * 10**9  # bytes of training pictures that are moved to a GPU, where batches are made faster
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,12 @@ class Options:
     """Share of the target that is spread over all classes."""
     valid_fraction: float = 0.1
     """Part of the training pictures kept for validation where the data has no such split."""
+    balanced: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show each class equally often, however many pictures it has."""
+    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start."""
+    cache: str = "auto"
+    """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=15, optimizer="muon", learning_rate=4e-3, warmup=0.1)
@@ -122,12 +131,21 @@ def run(options: Options) -> None:
             seed=seed,
             image_size=options.image_size,
             valid_fraction=options.valid_fraction,
+            skip_bad=options.skip_bad,
+            cache=options.cache,
         )
+    sizes = {name: len(getattr(data, name)) for name in ("train", "valid", "test")}
+    if distributed.is_main() and not (options.training.dry_run or resume):
+        about = {"name": data.name, "content": data.content, "pictures": sizes, "skipped": data.skipped}
+        write_json(out / CONFIG, {**description, "data": about})
     config = model_config(options, len(data.classes))
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
     parameters = sum(p.numel() for p in model.parameters())
-    say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pictures")
+    say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pictures")
+    uneven = None if options.balanced else imbalance(data.train.labels, data.classes)
+    for note in (*data.notes, *([uneven] if uneven else [])):
+        say(note)
     say(f"ViT {options.size}: {parameters:,} parameters, {multiply_adds(config) / 1e6:,.1f} M multiply-adds a picture")
     task = ImageClassification(
         data,
@@ -135,15 +153,21 @@ def run(options: Options) -> None:
         options.augment,
         batch_size=options.batch_size,
         label_smoothing=options.label_smoothing,
+        balanced=options.balanced,
         seed=seed,
-        device=device if options.training.workers == 0 else None,
+        device=device if options.training.workers == 0 and data.train.nbytes <= ON_THE_DEVICE else None,
     )
     figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:
         return
     best = load_vit(out / WEIGHTS).model
     predicted = predictions(task, best.to(device), data.test)
-    figures = {"data": data.name, **test_figures(data.test.labels, predicted, data.classes), **figures}
+    figures = {
+        "data": data.name,
+        "content": data.content,
+        **test_figures(data.test.labels, predicted, data.classes),
+        **figures,
+    }
     if distributed.is_main():
         draw_confusion_matrix(out / "confusion_matrix.png", data.test.labels, predicted, data.classes)
         write_json(out / METRICS, figures)

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +107,34 @@ def test_what_resume_refuses(command: Command) -> None:
     state = load_state(command.out / STATE)
     torch.save({**state, "format": 0}, command.out / STATE)
     assert "has format 0, this program reads format 1" in command.refused("--resume")
+
+
+def test_changed_pictures_are_told_by_their_hash(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    if command.modality == "sentences":
+        pytest.skip("sentences have no hash")
+    monkeypatch.setattr(vit.train, "load_data", lambda *_, **__: replace(picture_data(), content="abc"))
+    assert command("--max-steps", "1")[0] == 0
+    about = json.loads((command.out / CONFIG).read_text())["data"]
+    sizes = {"train": 19, "valid": 5, "test": 3}
+    assert about == {"name": "noise", "content": "abc", "pictures": sizes, "skipped": []}
+    monkeypatch.setattr(vit.train, "load_data", lambda *_, **__: replace(picture_data(), content="def"))
+    assert "data.content: saved abc, asked def" in command.refused("--resume")
+    assert command("--overwrite")[0] == 0
+    assert json.loads((command.out / METRICS).read_text())["content"] == "def"
+
+
+def test_uneven_classes_and_notes_are_lines(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    if command.modality == "sentences":
+        pytest.skip("sentences have no classes")
+    data = picture_data()
+    uneven = replace(data, train=data.train[torch.tensor([0, 3, 6, 9, 1, 4, 7, 2, 5])], notes=("a note",))
+    monkeypatch.setattr(vit.train, "load_data", lambda *_, **__: uneven)
+    told = "classes are uneven: 4 training pictures of 'a', 2 of 'c'; --balanced shows each class equally often"
+    lines = command("--max-steps", "1")[1]
+    assert {told, "a note"} <= set(lines)
+    lines = command("--max-steps", "1", "--balanced", "--overwrite")[1]
+    assert told not in lines
+    assert "a note" in lines
 
 
 def test_another_kind_of_run_is_not_resumed(command: Command, tmp_path: Path) -> None:

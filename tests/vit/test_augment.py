@@ -122,3 +122,66 @@ def test_the_share_of_mixed_batches():
 def test_a_negative_value_is_refused():
     with pytest.raises(UserError, match=r"rotate=-1\.0 must be 0 or more"):
         AugmentConfig(rotate=-1.0)
+
+
+POLICIES = ("randaugment", "autoaugment", "trivialaugment")
+
+
+def by_torchvision(policy: str, images: torch.Tensor, seed: int) -> torch.Tensor:
+    """What torchvision makes of pictures (b, H, W, 3), as the loop over groups should."""
+    from torchvision.transforms import v2
+
+    transform = {
+        "randaugment": v2.RandAugment(),
+        "autoaugment": v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10),
+        "trivialaugment": v2.TrivialAugmentWide(),
+    }[policy]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transform(images.permute(0, 3, 1, 2)).float() / 255.0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_is_torchvisions_with_a_seed_for_each_group(policy):
+    images = pictures()
+    augment = draw(AugmentConfig(crop=0, flip=False, policy=policy))
+    state = torch.random.get_rng_state()
+    out = augment(images, torch.arange(N))
+    assert torch.equal(torch.random.get_rng_state(), state)  # dropout draws as without
+    assert len(augment.policy_seeds) == 2  # 13 pictures in groups of at most 8
+    for group, seed in zip((slice(0, 8), slice(8, 13)), augment.policy_seeds, strict=True):
+        assert torch.equal(out[group], by_torchvision(policy, images[group], int(seed)))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_changes_pictures_differently_from_batch_to_batch(policy):
+    images, seen = pictures(), set()
+    plain = draw(NONE)(images, torch.arange(N))
+    for seed in range(12):
+        out = draw(AugmentConfig(crop=0, flip=False, policy=policy), seed)(images, torch.arange(N))
+        again = draw(AugmentConfig(crop=0, flip=False, policy=policy), seed)(images, torch.arange(N))
+        assert torch.equal(out, again)
+        assert out.min() >= 0
+        assert out.max() <= 1
+        seen.add(out.numpy().tobytes())
+    assert len(seen - {plain.numpy().tobytes()}) >= 9  # AutoAugment leaves some as they are
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_part_of_a_batch_under_a_policy_is_that_of_the_whole(policy):
+    config = AugmentConfig(crop=3, erase=0.5, mixup=0.2, cutmix=1.0, policy=policy)
+    images = pictures()
+    for seed in range(5):
+        augment = draw(config, seed)
+        whole = augment(images, torch.arange(N))
+        rows = torch.arange(N).flip(0)[1::3]  # out of order, as partners are
+        torch.testing.assert_close(augment(images[rows], rows), whole[rows], atol=1e-6, rtol=0)
+
+
+def test_without_a_policy_the_other_draws_stay_as_they_were():
+    plain, changed = (draw(AugmentConfig(crop=3, erase=0.5, mixup=0.2, policy=p)) for p in ("none", "randaugment"))
+    assert torch.equal(plain.shift, changed.shift)
+    assert torch.equal(plain.erased, changed.erased)
+    assert plain.mix is not None
+    assert changed.mix is not None
+    assert torch.equal(plain.mix.partner, changed.mix.partner)

@@ -8,13 +8,19 @@ import pytest
 from PIL import Image
 
 from common.errors import UserError
-from vit.pictures import read_picture, read_pictures
+from vit.pictures import AHEAD, CHUNK, decode_pictures, read_picture
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
 
 def noise(height, width, channels=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def decode_all(paths, image_size):
+    """All blocks as one, and all bad pictures."""
+    blocks = list(decode_pictures(paths, image_size))
+    return np.concatenate([block for block, _ in blocks]), {i: bad for _, some in blocks for i, bad in some.items()}
 
 
 def row(*colours):
@@ -144,7 +150,9 @@ def test_exif_rotation(tmp_path, orientation):
 def test_damaged_exif_is_ignored(tmp_path):
     entry = b"\x12\x01\x03\x00\x01\0\0\0\x01\0\0\0"
     Image.new("RGB", (16, 16), RED).save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + entry)
-    assert read_pictures([tmp_path / "a.jpg"], (3, 5)).shape == (1, 3, 5, 3)
+    images, broken = decode_all([tmp_path / "a.jpg"], (3, 5))
+    assert images.shape == (1, 3, 5, 3)
+    assert broken == {}
 
 
 @pytest.mark.parametrize(("width", "height"), [(640, 427), (427, 640), (1, 1), (200, 3), (3, 200), (20, 20)])
@@ -232,22 +240,29 @@ def test_pixels_without_a_known_range_are_refused(tmp_path):
 
 
 def test_many_pictures_keep_their_order(tmp_path):
-    colours = noise(1, 150)[0]
-    paths = [tmp_path / f"{i}.png" for i in range(150)]
+    n = CHUNK * AHEAD + 150  # more than are decoded ahead
+    colours = noise(1, n)[0]
+    paths = [tmp_path / f"{i}.png" for i in range(n)]
     for path, colour in zip(paths, colours, strict=True):
         Image.new("RGB", (5, 3), tuple(int(v) for v in colour)).save(path)
-    images = read_pictures(paths, (3, 5))
-    np.testing.assert_array_equal(images, np.broadcast_to(colours[:, None, None], (150, 3, 5, 3)))
+    images, broken = decode_all(paths, (3, 5))
+    np.testing.assert_array_equal(images, np.broadcast_to(colours[:, None, None], (n, 3, 5, 3)))
+    assert broken == {}
 
 
-def test_of_several_broken_files_the_first_is_named_and_all_are_counted(tmp_path):
+def test_broken_files_are_black_and_told_by_their_numbers(tmp_path):
     paths = [tmp_path / f"{i}.png" for i in range(200)]
     for i, path in enumerate(paths):
-        path.write_bytes(b"" if i in (67, 130, 199) else encoded("PNG") if i == 0 else paths[0].read_bytes())
-    with pytest.raises(UserError, match=r"67\.png.*\(3 such pictures in all\)"):
-        read_pictures(paths, (7, 5))
-    with pytest.raises(UserError, match=r"130\.png: the file is empty; replace it or remove it$"):
-        read_pictures(paths[68:150], (7, 5))
+        path.write_bytes(b"" if i in (67, 130) else encoded("PNG") if i == 0 else paths[0].read_bytes())
+    paths[199].unlink()
+    images, broken = decode_all(paths, (7, 5))
+    assert {i: (bad.reason, bad.passing) for i, bad in broken.items()} == {
+        67: ("the file is empty", False),
+        130: ("the file is empty", False),
+        199: ("No such file or directory", True),
+    }
+    assert [i for i, image in enumerate(images) if not image.any()] == [67, 130, 199]
+    assert str(broken[67]) == f"cannot read the picture {paths[67]}: the file is empty; replace it or remove it"
 
 
 class Screen(io.StringIO):
@@ -257,10 +272,10 @@ class Screen(io.StringIO):
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, capsys):
     Image.new("RGB", (5, 3)).save(tmp_path / "a.png")
-    read_pictures([tmp_path / "a.png"], (3, 5))
+    decode_all([tmp_path / "a.png"], (3, 5))
     assert capsys.readouterr() == ("", "")
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    read_pictures([tmp_path / "a.png"], (3, 5))
+    decode_all([tmp_path / "a.png"], (3, 5))
     assert "reading pictures" in screen.getvalue()
     assert capsys.readouterr().out == ""

@@ -1,0 +1,249 @@
+"""The evaluation command and its figures, against scikit-learn, sums by hand, and the model called by hand."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit.evaluate
+from common.config import TransformerConfig
+from common.training.checkpoint import save_weights, unique_state
+from vit.corruptions import CONTRAST, CORRUPTIONS, GAUSSIAN_NOISE, JPEG, corrupt
+from vit.metrics import calibration, classification_figures, most_mistaken
+from vit.model import ViT, ViTConfig
+
+# ---- figures
+
+
+def test_calibration_of_five_pictures_by_hand():
+    found = calibration(torch.tensor([0.90, 0.88, 0.30, 0.34, 1.0]), torch.tensor([True, False, True, True, True]))
+    # Of 15 bins, 0.88 and 0.90 lie in the 14th, 0.30 in the 5th, 0.34 in the 6th, 1.0 in the last.
+    assert found.counts.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 2, 1]
+    assert found.accuracy[13].item() == 0.5
+    assert found.confidence[13].item() == pytest.approx(0.89, abs=1e-6)
+    assert found.error == pytest.approx((2 * abs(0.5 - 0.89) + 0.70 + 0.66 + 0.0) / 5, abs=1e-6)
+
+
+def test_the_edge_of_a_bin_belongs_to_the_lower_one():
+    found = calibration(torch.tensor([0.25, 0.5, 0.75, 0.0]), torch.ones(4, dtype=torch.bool), n_bins=4)
+    assert found.counts.tolist() == [2, 1, 1, 0]
+
+
+def test_figures_are_scikit_learns():
+    from sklearn.metrics import accuracy_score, classification_report, log_loss, top_k_accuracy_score
+
+    logits = torch.randn(101, 7)
+    labels = torch.randint(0, 5, (101,))  # two classes have no picture, but may be predicted
+    names = [f"class {i}" for i in range(7)]
+    figures = classification_figures(logits, labels, names)
+    predicted = logits.argmax(dim=1)
+    assert predicted.max() >= 5
+    report: Any = classification_report(labels, predicted, labels=range(5), target_names=names[:5], output_dict=True)
+    assert set(figures["per_class"]) == set(names[:5])
+    for name in names[:5]:
+        row, expected = figures["per_class"][name], report[name]
+        assert row["pictures"] == expected["support"]
+        assert [row[k] for k in ("precision", "recall", "f1")] == pytest.approx(
+            [expected[k] for k in ("precision", "recall", "f1-score")]
+        )
+    assert figures["macro_f1"] == pytest.approx(report["macro avg"]["f1-score"])
+    assert figures["macro_precision"] == pytest.approx(report["macro avg"]["precision"])
+    assert figures["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    assert figures["top_k"] == 5
+    assert figures["top_k_accuracy"] == pytest.approx(
+        top_k_accuracy_score(labels, logits.double(), k=5, labels=range(7))
+    )
+    assert figures["loss"] == pytest.approx(log_loss(labels, logits.double().softmax(dim=1), labels=range(7)))
+    assert json.loads(json.dumps(figures)) == figures
+
+
+def test_a_class_that_is_never_predicted_has_precision_0_without_a_warning():
+    figures = classification_figures(torch.tensor([[3.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]), ["a", "b"])
+    assert figures["per_class"]["b"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "pictures": 1}
+    assert figures["top_k"] == 2
+
+
+def test_most_mistaken_counts_pairs():
+    labels, predicted = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2]), torch.tensor([1, 1, 0, 0, 1, 2, 1, 1])
+    found = most_mistaken(labels, predicted, "abc", most=2)
+    assert found == [
+        {"true": "a", "predicted": "b", "pictures": 2},
+        {"true": "c", "predicted": "b", "pictures": 2},
+    ]
+    assert most_mistaken(labels, labels, "abc") == []
+
+
+# ---- corruptions
+
+
+def some_pictures(n=5, height=31, width=37):
+    return torch.randint(0, 256, (n, height, width, 3), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corruption_is_the_same_each_time_and_worse_when_severer(name):
+    images = some_pictures()
+    before, state = images.clone(), torch.random.get_rng_state()
+    once, again = corrupt(name, 3, images, 7), corrupt(name, 3, images, 7)
+    assert once.dtype == torch.uint8
+    assert once.shape == images.shape
+    assert torch.equal(once, again)
+    assert torch.equal(images, before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    changes = [(corrupt(name, s, images).float() - images.float()).square().mean() for s in (1, 3, 5)]
+    assert 0 < changes[0] < changes[1] < changes[2]
+    assert torch.equal(corrupt(name, 3, images, 8), once) == (name != "gaussian_noise")
+
+
+def test_noise_has_the_deviation_that_is_stated():
+    grey = torch.full((3, 64, 64, 3), 128, dtype=torch.uint8)
+    noise = corrupt("gaussian_noise", 3, grey).double() / 255
+    assert noise.std().item() == pytest.approx(GAUSSIAN_NOISE[3], rel=0.03)
+
+
+def test_contrast_draws_towards_the_mean_grey():
+    image = some_pictures(1)
+    grey = (image[0].double() @ torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)).mean()
+    expected = CONTRAST[5] * image[0].double() + (1 - CONTRAST[5]) * grey
+    np.testing.assert_allclose(corrupt("contrast", 5, image)[0], expected, atol=1.5)
+
+
+def test_blur_is_scipys():
+    from scipy.ndimage import gaussian_filter
+
+    image = some_pictures(1, 32, 32)
+    expected = gaussian_filter(image[0].double().numpy(), sigma=(1, 1, 0), mode="mirror", truncate=3.0)
+    np.testing.assert_allclose(corrupt("gaussian_blur", 5, image)[0], expected, atol=1.0)
+    corrupt("gaussian_blur", 5, some_pictures(1, 1, 40))  # narrower than the kernel
+
+
+def test_jpeg_is_that_of_a_file(tmp_path):
+    image = some_pictures(1, 32, 32)
+    Image.fromarray(image[0].numpy()).save(tmp_path / "a.jpg", quality=JPEG[3])
+    with Image.open(tmp_path / "a.jpg") as decoded:
+        expected = np.asarray(decoded).astype(int)
+    np.testing.assert_array_equal(corrupt("jpeg", 3, image)[0], expected)
+
+
+# ---- the command
+
+CLASSES = ["ant", "bée", "cat [x]", "dog $1$"]
+
+
+def write_weights(folder, classes=CLASSES):
+    layers = TransformerConfig(d_model=22, n_heads=2, d_ff=37, dropout=0.0, norm_first=True)
+    config = ViTConfig(n_classes=len(classes), image_size=(8, 12), patch_size=(4, 4), n_layers=1, layers=layers)
+    torch.manual_seed(0)
+    model = ViT(config).eval()
+    torch.nn.init.normal_(model.classifier.weight)
+    statistics = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
+    folder.mkdir(exist_ok=True)
+    path = folder / "best.safetensors"
+    save_weights(path, unique_state(model), {"kind": "vit", "config": asdict(config), "classes": classes, **statistics})
+    return path, model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Noise of other sizes than the model's in three of its four classes, in another order; 3, 5 and 4 to be tested."""
+    rng = np.random.default_rng(1)
+    for split, sizes in {"train": (9, 9, 9), "test": (3, 5, 4)}.items():
+        for name, n in zip(("cat [x]", "ant", "bée"), sizes, strict=True):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for i in range(n):
+                pixels = rng.integers(0, 256, (8, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{i}.png")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def evaluate(capsys):
+    def call(*arguments):
+        code = 0
+        try:
+            vit.evaluate.main([*map(str, arguments), "--device", "cpu"])
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def by_hand(model, folder):
+    """Logits and labels (numbers of CLASSES) of the test pictures, one at a time."""
+    rows, labels = [], []
+    for label, name in enumerate(CLASSES):
+        for path in sorted((folder / "test" / name).glob("*.png")):
+            with Image.open(path) as image:
+                pixels = np.asarray(image)
+            x = (pixels / 255.0 - np.array([0.5, 0.4, 0.3])) / np.array([0.2, 0.3, 0.4])
+            with torch.no_grad():
+                rows.append(model(torch.tensor(x, dtype=torch.float32).permute(2, 0, 1)[None])[0])
+            labels.append(label)
+    return torch.stack(rows), torch.tensor(labels)
+
+
+def test_the_command_matches_classes_by_name_and_draws(evaluate, folder, tmp_path):
+    weights, model = write_weights(tmp_path / "run")
+    code, out, err = evaluate(weights, "--data", folder, "--out", tmp_path / "drawn", "--corruptions")
+    assert code == 0, err
+    figures = json.loads(out)
+    logits, labels = by_hand(model, folder)
+    expected = classification_figures(logits, labels, CLASSES)
+    assert figures["pictures"] == 12
+    assert figures["per_class"] == expected["per_class"]
+    assert {name: row["pictures"] for name, row in figures["per_class"].items()} == {"ant": 5, "bée": 4, "cat [x]": 3}
+    assert figures["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    confidence, predicted = logits.softmax(dim=1).max(dim=1)
+    assert figures["calibration_error"] == pytest.approx(calibration(confidence, predicted == labels).error, abs=1e-4)
+    assert list(figures["corruptions"]) == list(CORRUPTIONS)
+    assert all(list(row) == ["1", "3", "5"] for row in figures["corruptions"].values())
+    assert sorted(p.name for p in (tmp_path / "drawn").iterdir()) == [
+        "confusion_matrix.png", "mistakes.png", "reliability.png",
+    ]  # fmt: skip
+    for word in ("precision", "bée", "gaussian noise", f"accuracy {figures['accuracy']:.2%}"):
+        assert word in err
+
+
+def test_validation_pictures_are_those_of_the_run(evaluate, folder, tmp_path):
+    weights, _ = write_weights(tmp_path / "run")
+    code, out, _ = evaluate(weights, "--data", folder, "--split", "valid")
+    assert (code, json.loads(out)["pictures"]) == (0, 3)
+    options = {"valid_fraction": 0.4, "training": {"seed": 5}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"options": options}))
+    from_run = json.loads(evaluate(weights, "--data", folder, "--split", "valid")[1])
+    assert from_run["pictures"] == 11
+    named = evaluate(weights, "--data", folder, "--split", "valid", "--seed", "5", "--valid-fraction", "0.4")[1]
+    assert json.loads(named)["loss"] == from_run["loss"]
+    other = evaluate(weights, "--data", folder, "--split", "valid", "--seed", "6", "--valid-fraction", "0.4")[1]
+    assert json.loads(other)["loss"] != from_run["loss"]
+
+
+def test_mistakes_of_the_user_are_one_line(evaluate, folder, tmp_path):
+    weights, _ = write_weights(tmp_path / "run", ["ant", "bée", "cow"])
+    (tmp_path / "file").write_text("")
+    for arguments, words in [
+        ((weights, "--data", folder), "do not know the class 'cat [x]' (1 of 3 are unknown); they know ant, bée, cow"),
+        ((weights, "--data", "digits"), "do not know the class '0' (10 of 10"),
+        ((weights, "--data", tmp_path / "none"), "no data set"),
+        ((tmp_path / "none", "--data", folder), "no weights file"),
+        ((write_weights(tmp_path / "good")[0], "--data", folder, "--out", tmp_path / "file/x"), "cannot make the"),
+    ]:
+        code, out, err = evaluate(*arguments)
+        assert (code, out) == (2, "")
+        assert len(err.splitlines()) == 1
+        assert words in err
+
+
+def test_without_mistakes_no_sheet_is_left(tmp_path):
+    chances = torch.eye(3)
+    pictures = vit.evaluate.Pictures(some_pictures(3), torch.arange(3))
+    right = calibration(torch.ones(3), torch.ones(3, dtype=torch.bool))
+    (tmp_path / "mistakes.png").write_bytes(b"old")
+    vit.evaluate.draw(tmp_path, pictures, pictures.labels, chances, right, "abc")
+    assert not (tmp_path / "mistakes.png").exists()

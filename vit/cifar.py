@@ -1,0 +1,102 @@
+"""CIFAR-10 and CIFAR-100 from their archives, downloaded where they are missing."""
+
+import http.client
+import os
+import socket
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+
+from common.errors import UserError
+from vit.pictures import fit
+from vit.splits import PictureData, Pictures, content_hash, hold_out, pixel_hash
+
+if TYPE_CHECKING:
+    from torchvision.datasets import CIFAR10
+
+STALLED = 15.0  # seconds without an answer after which a download is given up
+
+
+def read_cifar10(data_dir: Path, seed: int, image_size: tuple[int, int], valid_fraction: float) -> PictureData:
+    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 pictures of 32 x 32 in 10 classes."""
+    from torchvision.datasets import CIFAR10
+
+    train, test, classes = _cifar(CIFAR10, data_dir, image_size)
+    kept, held = hold_out(train.labels, valid_fraction, seed, classes)
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return PictureData("cifar10", train[kept], train[held], test, classes, mean, std, _content(train, test, classes))
+
+
+def read_cifar100(data_dir: Path, seed: int, image_size: tuple[int, int], valid_fraction: float) -> PictureData:
+    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 pictures of 32 x 32 in 100 classes."""
+    from torchvision.datasets import CIFAR100
+
+    train, test, classes = _cifar(CIFAR100, data_dir, image_size)
+    kept, held = hold_out(train.labels, valid_fraction, seed, classes)
+    mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return PictureData("cifar100", train[kept], train[held], test, classes, mean, std, _content(train, test, classes))
+
+
+def _content(train: Pictures, test: Pictures, classes: tuple[str, ...]) -> str:
+    facts = [list(train.store.shape[1:3]), classes, train.labels.tolist(), test.labels.tolist()]
+    return content_hash(facts, pixel_hash(train.store, test.store))
+
+
+def _cifar(
+    dataset: "type[CIFAR10]", data_dir: Path, image_size: tuple[int, int]
+) -> tuple[Pictures, Pictures, tuple[str, ...]]:
+    """The train and test splits as published, and the classes; from the files in data_dir or from the network."""
+    try:
+        splits = [dataset(data_dir, train=train) for train in (True, False)]
+    except RuntimeError:  # torchvision compares the md5 of every file
+        _fetch_cifar(dataset, data_dir)
+        splits = [dataset(data_dir, train=train) for train in (True, False)]
+    pictures = []
+    for split in splits:
+        images = split.data
+        if image_size != images.shape[1:3]:
+            images = np.stack([np.asarray(fit(Image.fromarray(image), image_size)) for image in images])
+        pictures.append(Pictures(torch.from_numpy(images).contiguous(), torch.tensor(split.targets)))
+    return *pictures, tuple(splits[0].classes)
+
+
+def _fetch_cifar(dataset: "type[CIFAR10]", data_dir: Path) -> None:
+    """Unpacks the archive into data_dir, downloading it where it is missing."""
+    from torchvision.datasets.utils import check_integrity, download_url
+
+    archive, unpacked = data_dir / dataset.filename, data_dir / dataset.base_folder
+    cure = f"get {dataset.url} and put it into {data_dir}, or use --data digits"
+    if archive.exists() and not check_integrity(archive, dataset.tgz_md5):
+        raise UserError(f"{archive} is damaged (wrong md5): delete it and start again to download it, or {cure}")
+    data_dir.mkdir(parents=True, exist_ok=True)
+    # Every file is written elsewhere and moved when whole: one that is cut short is never taken for the real one.
+    with tempfile.TemporaryDirectory(dir=data_dir, prefix=".") as part:
+        if not archive.exists():
+            default = socket.getdefaulttimeout()
+            socket.setdefaulttimeout(STALLED)  # torchvision sets none: a network that swallows packets would hang
+            try:
+                download_url(dataset.url, part, dataset.filename, dataset.tgz_md5)
+            except (OSError, RuntimeError, http.client.HTTPException) as error:
+                state = f"{archive} is missing"
+                if unpacked.exists():
+                    files = [*dataset.train_list, *dataset.test_list, [dataset.meta["filename"], dataset.meta["md5"]]]
+                    damaged = next(file for file, md5 in files if not check_integrity(unpacked / file, md5))
+                    state = f"{unpacked / damaged} is missing or damaged"
+                reason = str(getattr(error, "reason", error)).strip(".")
+                raise UserError(f"{state} and cannot be downloaded ({reason}): {cure}") from error
+            finally:
+                socket.setdefaulttimeout(default)
+            os.replace(Path(part, dataset.filename), archive)
+        unpacked.mkdir(exist_ok=True)
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                source = tar.extractfile(member)
+                if source is not None:
+                    whole = Path(part, "whole")
+                    whole.write_bytes(source.read())
+                    os.replace(whole, unpacked / Path(member.name).name)

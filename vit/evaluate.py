@@ -1,0 +1,226 @@
+"""``python -m vit.evaluate WEIGHTS --data DATA``: how good a classifier is on pictures with known classes."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from torch import Tensor
+
+from common import UserError
+from common.training.cli import read_options, run_command
+from common.training.run import read_config, say
+from common.training.step import choose_device
+from vit.data import load_data
+from vit.metrics import Calibration, accuracy, calibration, classification_figures
+from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
+from vit.splits import PictureData, Pictures
+from vit.weights import LoadedViT, load_vit
+
+TOGETHER = 256
+ON_THE_SHEET = 24
+
+
+@dataclass(frozen=True)
+class Options:
+    """Classify the pictures of a data set and compare with their classes: a table on stderr, JSON on stdout."""
+
+    weights: tyro.conf.Positional[Path]
+    """best.safetensors of a run."""
+    data: str = "cifar10"
+    """cifar10, cifar100, digits, or a folder, whose classes the weights know by the same names."""
+    split: Literal["test", "valid"] = "test"
+    """Where validation pictures are held out of the training pictures, --seed and --valid-fraction say which."""
+    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    """Where data sets lie or are downloaded to."""
+    out: Path | None = None
+    """A folder for pictures: confusion_matrix.png, reliability.png, mistakes.png."""
+    corruptions: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say the accuracy under noise, blur, JPEG and low contrast too, at three severities."""
+    seed: int | None = None
+    """Of the training run; from the config.json beside the weights if not given, else 0."""
+    valid_fraction: float | None = None
+    """Of the training run, likewise; else 0.1."""
+    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start."""
+    cache: str = "auto"
+    """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: cuda, else mps, else cpu."""
+
+
+def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
+    """The data set in the splits of the training run."""
+    trained = read_config(options.weights.parent).get("options", {})
+    seed = trained.get("training", {}).get("seed", 0) if options.seed is None else options.seed
+    fraction = trained.get("valid_fraction", 0.1) if options.valid_fraction is None else options.valid_fraction
+    return load_data(
+        options.data,
+        options.data_dir,
+        seed=seed,
+        image_size=image_size,
+        valid_fraction=fraction,
+        skip_bad=options.skip_bad,
+        cache=options.cache,
+    )
+
+
+def known_labels(labels: Tensor, classes: Sequence[str], known: Sequence[str]) -> Tensor:
+    """Labels (N,) that number ``classes`` as labels that number ``known``, matched by name.
+
+    Raises:
+        UserError: the weights do not know a class.
+    """
+    unknown = [name for name in classes if name not in known]
+    if unknown:
+        raise UserError(
+            f"the weights do not know the class '{unknown[0]}' ({len(unknown)} of {len(classes)} are unknown); "
+            f"they know {', '.join(known[:10])}{', ...' if len(known) > 10 else ''}: give data with these classes"
+        )
+    return torch.tensor([list(known).index(name) for name in classes])[labels]
+
+
+@torch.inference_mode()
+def predict_logits(
+    loaded: LoadedViT, pictures: Pictures, change: Callable[[Tensor, int], Tensor] = lambda images, first: images
+) -> Tensor:
+    """Logits (N, K) float32 on the CPU of all pictures, in batches on the model's device.
+
+    Args:
+        loaded: the model with its transform.
+        pictures: N of the model's size.
+        change: what is done to a batch (B, H, W, 3) uint8 first; it is told the number of its first picture.
+    """
+    device = next(loaded.model.parameters()).device
+    outputs = []
+    for index in torch.arange(len(pictures)).split(TOGETHER):
+        images = change(pictures.pixels(index), int(index[0]))
+        outputs.append(loaded.model(loaded.transform.normalise(images.to(device))).float().cpu())
+    return torch.cat(outputs)
+
+
+def corrupted_accuracies(loaded: LoadedViT, pictures: Pictures, labels: Tensor) -> dict[str, dict[str, float]]:
+    """Accuracy under each corruption at each severity."""
+    from vit.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+
+    figures: dict[str, dict[str, float]] = {}
+    for name in CORRUPTIONS:
+        figures[name] = {}
+        for severity in SEVERITIES:
+            logits = predict_logits(loaded, pictures, partial(corrupt, name, severity))
+            figures[name][str(severity)] = accuracy(logits, labels)
+    return figures
+
+
+def run(options: Options) -> None:
+    """Evaluates as the options say."""
+    device = choose_device(options.device)
+    loaded = load_vit(options.weights)
+    data = read_data(options, loaded.transform.image_size)
+    pictures: Pictures = getattr(data, options.split)
+    for note in data.notes:
+        say(note)
+    labels = known_labels(pictures.labels, data.classes, loaded.classes)
+    if options.out is not None:
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder {options.out} ({error.strerror}); choose another --out") from None
+    loaded.model.to(device)
+    began = time.monotonic()
+    logits = predict_logits(loaded, pictures)
+    seconds = time.monotonic() - began
+    chances = (logits - logits.logsumexp(dim=1, keepdim=True)).exp()
+    confidence, predicted = chances.max(dim=1)
+    calibrated = calibration(confidence, predicted == labels)
+    figures: dict[str, Any] = {
+        "weights": str(options.weights),
+        "data": data.name,
+        "content": data.content,
+        "skipped": len(data.skipped),
+        "split": options.split,
+        **classification_figures(logits, labels, loaded.classes),
+        "calibration_error": calibrated.error,
+        "calibration_bins": len(calibrated.counts),
+        "seconds": round(seconds, 3),
+        "images_per_second": round(len(pictures) / seconds, 1),
+    }
+    if options.corruptions:
+        figures["corruptions"] = corrupted_accuracies(loaded, pictures, labels)
+    if options.out is not None:
+        draw(options.out, pictures, labels, chances, calibrated, loaded.classes)
+    _print_tables(figures)
+    print(json.dumps(figures, ensure_ascii=False))
+
+
+def draw(
+    out: Path, pictures: Pictures, labels: Tensor, chances: Tensor, calibrated: Calibration, classes: Sequence[str]
+) -> None:
+    """The three pictures; mistakes.png is left out (and an old one removed) where there are none.
+
+    Args:
+        out: a folder.
+        pictures: N.
+        labels: (N,).
+        chances: probabilities (N, K).
+        calibrated: of these predictions.
+        classes: the K names.
+    """
+    confidence, predicted = chances.max(dim=1)
+    draw_confusion_matrix(out / "confusion_matrix.png", labels, predicted, classes)
+    draw_reliability(out / "reliability.png", calibrated)
+    wrong = (predicted != labels).nonzero()[:, 0]
+    worst = wrong[confidence[wrong].argsort(descending=True, stable=True)[:ON_THE_SHEET]]
+    if not len(worst):
+        (out / "mistakes.png").unlink(missing_ok=True)
+        return
+    titles = [
+        f"taken for {classes[taken]} ({chances[i, taken]:.1%})\nis {classes[true]} ({chances[i, true]:.1%})"
+        for i, taken, true in zip(worst.tolist(), predicted[worst].tolist(), labels[worst].tolist(), strict=True)
+    ]
+    draw_mistakes(out / "mistakes.png", pictures.pixels(worst), titles)
+
+
+def _print_tables(figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(stderr=True, highlight=False)
+    table = Table(title=f"{figures['data']}, {figures['split']}")
+    for column in ("class", "precision", "recall", "F1", "pictures"):
+        table.add_column(column, justify="left" if column == "class" else "right")
+    macro = {name: figures[f"macro_{name}"] for name in ("precision", "recall", "f1")}
+    for name, row in [*figures["per_class"].items(), ("mean", {**macro, "pictures": figures["pictures"]})]:
+        shares = (f"{row[key]:.1%}" for key in ("precision", "recall", "f1"))
+        table.add_row(name, *shares, f"{row['pictures']:,}", end_section=name == list(figures["per_class"])[-1])
+    console.print(table)
+    for row in figures["mistaken"][:3]:
+        say(f"'{row['true']}' was taken for '{row['predicted']}' in {row['pictures']} pictures")
+    if "corruptions" in figures:
+        table = Table(title="accuracy under corruptions, by severity")
+        table.add_column("")
+        for severity in next(iter(figures["corruptions"].values())):
+            table.add_column(severity, justify="right")
+        for name, row in figures["corruptions"].items():
+            table.add_row(name.replace("_", " "), *(f"{value:.1%}" for value in row.values()))
+        console.print(table)
+    say(
+        f"accuracy {figures['accuracy']:.2%}, top-{figures['top_k']} {figures['top_k_accuracy']:.2%}, "
+        f"calibration error {figures['calibration_error']:.2%} ({figures['pictures']:,} pictures in "
+        f"{figures['seconds']:.1f} s, {figures['images_per_second']:,.0f}/s)"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run_command(lambda: run(read_options(Options, arguments, prog="python -m vit.evaluate")))
+
+
+if __name__ == "__main__":
+    main()
