@@ -142,6 +142,11 @@ class ViT(nn.Module):
         """Parameters that an optimizer leaves without weight decay, besides vectors."""
         return {"positions.weight", "class_token", "pool_query"}
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Which parameters lie at which depth, as timm's layer-wise learning rates read it: the embedding, then each
+        layer, then what comes after them (final norm, pooling, classifier; Bao et al. 2022, BEiT)."""
+        return {"embedding": r"^(?:patch_embedding|class_token|positions)", "layers": r"^encoder\.layers\.(\d+)"}
+
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Each layer's attention weights, (B, H, T, T), as the model stands (no mode is changed)."""
