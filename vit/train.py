@@ -157,7 +157,8 @@ def run(options: Options) -> None:
     model = ViT(config)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pictures")
-    say(f"ViT {options.size}: {parameters:,} parameters, {multiply_adds(config) / 1e6:,.1f} M multiply-adds a picture")
+    size = f"of {options.init}" if options.size == "init" else options.size
+    say(f"ViT {size}: {parameters:,} parameters, {multiply_adds(config) / 1e6:,.1f} M multiply-adds a picture")
     if initial is not None:
         data = replace(data, mean=initial.mean, std=initial.std)
         if initial.tensors:
