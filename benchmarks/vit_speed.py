@@ -4,8 +4,6 @@ Both have the same size and the same weights, see the same pictures, and take tu
 for both; medians are compared.
 """
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.timing import interleaved
 from vit.exchange import weights_to_timm
 from vit.model import SIZES, ViT, ViTConfig
 
@@ -74,18 +73,6 @@ def forward_pass(model: nn.Module, images: Tensor) -> Callable[[], None]:
             model(images)
 
     return step
-
-
-def interleaved(contenders: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, taking turns, after two turns to warm up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 2):
-        for name, step in contenders.items():
-            begin = time.perf_counter()
-            step()
-            if turn >= 2:
-                seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def main() -> None:

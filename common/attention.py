@@ -186,7 +186,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.score = ATTENTION[variant](n_heads, d_model // n_heads, radius)
         self.in_proj = Linear(d_model, (2 if self.score.shared_query_key else 3) * d_model)
-        self.out_proj = nn.Linear(d_model, d_model)
+        self.out_proj = Linear(d_model, d_model)
         for square in (*self.in_proj.weight.split(d_model), self.out_proj.weight):
             nn.init.xavier_uniform_(square.data)
         nn.init.zeros_(self.in_proj.bias)

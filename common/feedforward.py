@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.dropout import Dropout
+from common.linear import Linear
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
@@ -18,8 +19,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.outer = Linear(d_ff, d_model)
         _initialise(self.inner, self.outer)
 
     def forward(self, x: Tensor) -> Tensor:

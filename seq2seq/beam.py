@@ -76,8 +76,8 @@ def beam_search(model: TranslationModel, source: Tensor, search: Search) -> list
     places = _Places(len(source), search.beam, longest, source.device)
     everyone = torch.arange(len(source), device=source.device)
     start = torch.full((len(source), 1), model.config.start_id, device=source.device)
-    live = _Live(everyone, start, torch.zeros_like(start, dtype=torch.float32), start[:, :, None][:, :, :0], None)
-    live.state = model.start(source)
+    totals, history = torch.zeros(start.shape, device=start.device), start.unsqueeze(2)[:, :, :0]
+    live = _Live(everyone, start, totals, history, model.start(source))
     for t in range(longest):
         _step(model, live, places, limits, search, t)
         if not len(live.sentences):

@@ -10,6 +10,8 @@ from seq2seq.tokenizer import Tokenizer
 from seq2seq.translation_model import TranslationModel
 
 KIND = "seq2seq"
+SHIPPED = Path(__file__).parent / "pretrained"
+"""Weights that come with the program, each with a model card: ``load_seq2seq(Path("de-en"))``."""
 
 
 class Translator(NamedTuple):
@@ -23,12 +25,12 @@ class Translator(NamedTuple):
 
 
 def load_seq2seq(path: Path) -> Translator:
-    """The model of a weights file, in evaluation mode, and its tokenizers.
+    """The model of a weights file, or of one that comes with the program by its name, and its tokenizers.
 
     Raises:
         ValueError: not a translator's weights file of this program.
     """
-    tensors, description = read_weights(path, KIND)
+    tensors, description = read_weights(path, KIND, SHIPPED)
     name = description.get("architecture", "transformer")  # older files name none
     model = build_model(name, from_dict(find_architecture(name).config, description["config"]))
     load_weights(model, tensors, str(path))

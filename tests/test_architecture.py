@@ -14,7 +14,7 @@ OURS = {"common", "vit", "seq2seq", "tests", "benchmarks", "train_cifar"}
 # Which core file may import which; what is not listed imports none of its neighbours but errors.
 CORE = {
     "attention": {"masks", "kv_cache", "dropout", "linear"},
-    "feedforward": {"dropout"},
+    "feedforward": {"dropout", "linear"},
     "layers": {"attention", "feedforward", "layernorm", "config", "kv_cache", "dropout"},
     "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
     "config": {"attention", "feedforward"},

@@ -12,6 +12,8 @@ from common.training.checkpoint import load_weights, read_weights
 from vit.model import ViT, ViTConfig
 
 KIND = "vit"
+SHIPPED = Path(__file__).parent / "pretrained"
+"""Weights that come with the program, each with a model card: ``load_vit("cifar10")``."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ class LoadedViT:
 
 
 def load_vit(path: Path | str) -> LoadedViT:
-    """Reads a ViT's weights file.
+    """Reads a ViT's weights file, or one that comes with the program by its name.
 
     Raises:
         ValueError: not a ViT's weights file of this program.
     """
-    tensors, description = read_weights(Path(path), KIND)
+    tensors, description = read_weights(Path(path), KIND, SHIPPED)
     config = from_dict(ViTConfig, description["config"])
     model = ViT(config)
     load_weights(model, tensors, str(path))

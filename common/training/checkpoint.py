@@ -104,14 +104,25 @@ def save_weights(path: Path, state: Mapping[str, Tensor], description: Mapping[s
     write_atomically(path, safetensors.torch.save(tensors, metadata))
 
 
-def read_weights(path: Path, kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_weights(
+    path: Path, kind: str | None = None, shipped: Path | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Reads a weights file: tensors by name, and the description.
+
+    Args:
+        path: the file, or the name of one in ``shipped``, the folder of weights that came with the program.
+        kind: of model that is wanted.
+        shipped: see path.
 
     Raises:
         ValueError: no file there, not a weights file of this program, of another format or another kind.
     """
+    names = {} if shipped is None else {file.stem: file for file in sorted(shipped.glob("*.safetensors"))}
+    if not path.exists():
+        path = names.get(str(path), path)
     if not path.is_file():
-        raise UserError(f"no weights file at {path}; a run writes best.safetensors into its folder")
+        more = f", or name what comes with this program: {', '.join(names)}" if names else ""
+        raise UserError(f"no weights file at {path}; a run writes best.safetensors into its folder{more}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

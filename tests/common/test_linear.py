@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from common import Encoder, MultiHeadAttention, TransformerConfig, UserError, packed
-from common.linear import Linear, PackedLinear
+from common.linear import MANY, Linear, PackedLinear
 
 CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
 
@@ -70,3 +70,32 @@ def test_other_models_are_left_alone():
         packed(double, "bfloat16")
     with pytest.raises(UserError, match="precision=int3 cannot be packed; choose one of float32, bfloat16"):
         packed(nn.Linear(3, 5), "int3")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(2, 3), (MANY + 1,), (MANY // 2, 3)])
+def test_values_and_gradients_are_torch_s_with_few_rows_and_with_many(bias, rows):
+    torch.manual_seed(4)
+    layer, x = Linear(5, 11, bias=bias), torch.randn(*rows, 5, requires_grad=True)
+    inputs = [x, *layer.parameters()]
+    for part in (slice(0, 11), slice(3, 7)):
+        ours = layer(x) if part == slice(0, 11) else layer.part(x, 3, 7)
+        theirs = nn.functional.linear(x, layer.weight, layer.bias)[..., part]
+        torch.testing.assert_close(ours, theirs)
+        weights = torch.randn_like(ours)
+        for one, other in zip(
+            torch.autograd.grad((ours * weights).sum(), inputs),
+            torch.autograd.grad((theirs * weights).sum(), inputs),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
+def test_a_frozen_layer_and_a_constant_input_get_no_gradient():
+    layer, x = Linear(5, 11).requires_grad_(False), torch.randn(MANY, 5, requires_grad=True)
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(MANY, 5))
+    layer, x = Linear(5, 11), torch.randn(MANY, 5)
+    layer(x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, x.sum(0).expand(11, 5), atol=2e-5, rtol=1e-5)

@@ -1,0 +1,84 @@
+"""``python -m benchmarks.roof``: what this machine's matrix products give at the models' own shapes.
+
+No model can train or answer faster than its products alone; the other comparisons are read beside these figures.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from common.linear import PackedLinear
+
+# what -> (rows, features in, features out)
+SHAPES = {
+    "ViT d 192, batch 128: in_proj": (8320, 192, 576),
+    "ViT d 192, batch 128: feed-forward": (8320, 192, 768),
+    "ViT d 192, one picture: feed-forward": (65, 192, 768),
+    "translator d 256, 4,096 tokens: feed-forward": (4096, 256, 1024),
+    "translator d 256, 4,096 tokens: onto 8,000 words": (4096, 256, 8000),
+    "decoding 64 rows: feed-forward": (64, 256, 1024),
+    "decoding 64 rows: onto 8,000 words": (64, 256, 8000),
+    "decoding 256 rows: onto 8,000 words": (256, 256, 8000),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure matrix products."""
+
+    threads: int = 2
+    """CPU threads."""
+    seconds: float = 0.3
+    """For each figure."""
+
+
+def gflops(rows: int, inner: int, outer: int, seconds: float) -> dict[str, float]:
+    """10^9 operations a second (two for a multiply-add) of x W^T: torch's product, packed weights, bfloat16."""
+    x = torch.randn(rows, inner)
+    # Several matrices in turn, as a model's layers are: one alone would stay in the fastest cache.
+    weights = [torch.randn(outer, inner) for _ in range(8)]
+    layers = [PackedLinear(weight, None) for weight in weights]
+    halves = [weight.bfloat16() for weight in weights]
+    half = x.bfloat16()
+    forms: dict[str, Callable[[int], object]] = {
+        "float32": lambda i: F.linear(x, weights[i % 8]),
+        "float32, packed": lambda i: layers[i % 8](x),
+        "bfloat16": lambda i: F.linear(half, halves[i % 8]),
+    }
+    return {name: 2e-9 * rows * inner * outer / _median(form, seconds) for name, form in forms.items()}
+
+
+@torch.inference_mode()
+def _median(form: Callable[[int], object], seconds: float) -> float:
+    times, end = [], time.perf_counter() + seconds
+    for i in range(8):
+        form(i)
+    while time.perf_counter() < end or len(times) < 8:
+        begin = time.perf_counter()
+        form(len(times))
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """The command."""
+    options = tyro.cli(Options)
+    torch.set_num_threads(options.threads)
+    table = Table(title=f"matrix products, GFLOP/s, {options.threads} threads")
+    for column in ("shape", "rows x in x out", "float32", "float32, packed", "bfloat16"):
+        table.add_column(column)
+    for what, shape in SHAPES.items():
+        found = gflops(*shape, options.seconds)
+        table.add_row(what, " x ".join(f"{n:,}" for n in shape), *(f"{value:.0f}" for value in found.values()))
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

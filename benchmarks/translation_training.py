@@ -1,0 +1,122 @@
+"""``python -m benchmarks.translation_training``: a training step of the translator beside other libraries, in one run.
+
+3 + 3 layers, d 256, d_ff 1024, 8 heads, 8,000 words, post-norm, tied three ways, dropout .1, label smoothing .1 where a
+library has it, Adam, 32-bit; 256 sentences of 16 tokens on either side. Ours, Marian and torch.nn.Transformer are the
+same function with the same weights.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor, nn
+
+from benchmarks.peers import TorchTranslator, marian
+from benchmarks.timing import Ratio, interleaved, print_ratios
+from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
+
+WORDS, SENTENCES, LENGTH, SMOOTHING = 8000, 256, 16, 0.1
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare the speed of training."""
+
+    rounds: int = 7
+    """Timed turns of each."""
+    threads: int = 2
+    """CPU threads of each."""
+    goal: float = 1.0
+    """What is asked for beside each."""
+
+
+def build() -> Seq2Seq:
+    """Our model with random weights."""
+    torch.manual_seed(0)
+    n_layers, layers = SIZES["small"]
+    layers = replace(layers, norm_first=False, dropout=0.1)
+    return Seq2Seq(Seq2SeqConfig(WORDS, WORDS, WORDS - 2, WORDS - 1, n_layers, n_layers, "all", layers=layers))
+
+
+def x_transformer() -> nn.Module:
+    """x-transformers' encoder-decoder of the same size; its forward pass is the loss."""
+    from x_transformers import XTransformer
+
+    sides = {}
+    for side in ("enc", "dec"):
+        sides |= {
+            f"{side}_num_tokens": WORDS,
+            f"{side}_depth": 3,
+            f"{side}_heads": 8,
+            f"{side}_attn_dim_head": 32,
+            f"{side}_max_seq_len": 2 * LENGTH,
+            f"{side}_attn_dropout": 0.1,
+            f"{side}_ff_dropout": 0.1,
+        }
+    return XTransformer(dim=256, tie_token_emb=True, pad_value=0, ignore_index=0, **sides)
+
+
+def smoothed(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss of logits (B, T, V)."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING)
+
+
+def stepping(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    """Forward, backward and Adam."""
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(options: Options) -> list[Ratio]:
+    """Our speed beside each."""
+    torch.set_num_threads(options.threads)
+    ours, plain, peer, other = build(), TorchTranslator(build()), marian(build()), x_transformer()
+    source = torch.randint(1, WORDS - 2, (SENTENCES, LENGTH))
+    target = torch.randint(1, WORDS - 2, (SENTENCES, LENGTH + 1))
+    given, labels = target[:, :-1], target[:, 1:]
+    mask = torch.ones_like(source)
+
+    def our_loss() -> Tensor:
+        loss, count = ours(source, given, labels, SMOOTHING)
+        return loss / count
+
+    def half_loss() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return our_loss()
+
+    contenders = {
+        "ours": stepping(ours, our_loss),
+        "ours bfloat16": stepping(ours, half_loss),
+        "torch.nn.Transformer": stepping(plain, lambda: smoothed(plain(source, given), labels)),
+        "Marian": stepping(
+            peer, lambda: smoothed(peer(source, attention_mask=mask, decoder_input_ids=given).logits, labels)
+        ),
+        "x-transformers": stepping(other, lambda: other(source, target, mask=mask.bool())),
+    }
+    seconds = interleaved(contenders, options.rounds)
+    tokens = SENTENCES * LENGTH
+    print("target tokens/s: " + ", ".join(f"{name} {tokens / value:,.0f}" for name, value in seconds.items()))
+    return [
+        Ratio("training step", name, value / seconds["ours"], None if name == "ours bfloat16" else options.goal)
+        for name, value in seconds.items()
+        if name != "ours"
+    ]
+
+
+def main() -> None:
+    """The command."""
+    options = tyro.cli(Options)
+    sys.exit(0 if print_ratios(measure(options), f"training a translator, {options.threads} threads") else 1)
+
+
+if __name__ == "__main__":
+    main()
