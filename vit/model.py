@@ -71,6 +71,7 @@ def _size(d_model: int, n_heads: int, n_layers: int, mlp: int) -> tuple[int, Tra
 SIZES: dict[str, tuple[int, TransformerConfig]] = {
     "micro": _size(64, 4, 4, 2),
     "mini": _size(128, 4, 6, 2),
+    "compact": _size(192, 12, 9, 2),
     "tiny": _size(192, 3, 6, 4),
     "small": _size(384, 6, 7, 4),
     "base": _size(768, 12, 12, 4),
