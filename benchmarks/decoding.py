@@ -3,7 +3,7 @@
 Fixed lengths: 256 random sentences of 16 tokens in batches of 64, 16 tokens each written. Real lengths: the 1,000
 sentences of test_2016_flickr in file order, with a trained translator (``--weights``; post-norm and tied three ways, as
 Marian is). Each library makes its batches as its users do: ours and CTranslate2 sort by length, Marian takes the file
-as it comes.
+as it comes. Beams are scored without a length penalty, the one rule that all three share.
 """
 
 import sys
@@ -80,7 +80,12 @@ class CTranslate2:
     def translate(self, pieces: list[list[str]], beam: int, sentences: int, **limits: Any) -> list[Any]:
         """Translations; ``sentences`` in a batch, sorted by length there."""
         return self.library.translate_batch(
-            pieces, beam_size=beam, max_batch_size=sentences, suppress_sequences=[[PADDING], [START]], **limits
+            pieces,
+            beam_size=beam,
+            max_batch_size=sentences,
+            length_penalty=0.0,
+            suppress_sequences=[[PADDING], [START]],
+            **limits,
         )
 
 
@@ -99,11 +104,17 @@ def fixed_lengths(options: Options) -> list[Ratio]:
     def ours(model: Any, beam: int) -> Callable[[], object]:
         if beam == 1:
             return lambda: [greedy(model, batch, LENGTH, LENGTH) for batch in batches]
-        search = Search(beam=beam, min_length=LENGTH, max_length=LENGTH)
+        search = Search(beam=beam, alpha=0.0, min_length=LENGTH, max_length=LENGTH)
         return lambda: [beam_search(model, batch, search) for batch in batches]
 
     def theirs(beam: int) -> Callable[[], object]:
-        limits = {"num_beams": beam, "max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "do_sample": False}
+        limits = {
+            "num_beams": beam,
+            "max_new_tokens": LENGTH,
+            "min_new_tokens": LENGTH,
+            "do_sample": False,
+            "length_penalty": 0.0,
+        }
         return lambda: [peer.generate(batch, **limits) for batch in batches]  # pyright: ignore[reportCallIssue]
 
     ratios = []
@@ -143,7 +154,7 @@ def real_lengths(options: Options) -> list[Ratio]:
         def run() -> None:
             for batch in batches:
                 peer.generate(  # pyright: ignore[reportCallIssue]
-                    batch, attention_mask=(batch != 0).long(), num_beams=beam, do_sample=False,
+                    batch, attention_mask=(batch != 0).long(), num_beams=beam, do_sample=False, length_penalty=0.0,
                     max_new_tokens=2 * batch.shape[1] + 10,
                 )  # fmt: skip
 
@@ -151,7 +162,7 @@ def real_lengths(options: Options) -> list[Ratio]:
 
     ratios, limit = [], {"max_decoding_length": 2 * max(map(len, ids)) + 10}
     for beam, name in ((1, "greedy"), (BEAM, f"beam {BEAM}")):
-        search = Search(beam=beam)
+        search = Search(beam=beam, alpha=0.0)
         contenders: dict[str, Callable[[], object]] = {
             "ours": lambda search=search: best_ids(fast, ids, search),
             "ours bfloat16": lambda search=search: best_ids(half, ids, search),

@@ -234,21 +234,27 @@ class MultiHeadAttention(nn.Module):
         width = self.in_proj.out_features
         if source is None:
             parts = self._split_heads(self.in_proj(x))
-            q, (k, v) = parts[0], parts[-2:]
-            return (q, k, v) if cache is None else (q, *cache.append(k, v))
+            return parts[0], *_kept(parts[-2:], cache)
         (q,) = self._split_heads(self.in_proj.part(x, 0, d_model))
         if cache is not None and cache.length:
             return q, *cache.keys_and_values()
-        k, v = self._split_heads(self.in_proj.part(source, width - 2 * d_model, width))
-        return (q, k, v) if cache is None else (q, *cache.append(k, v))
+        return q, *_kept(self._split_heads(self.in_proj.part(source, width - 2 * d_model, width)), cache)
 
-    def _split_heads(self, x: Tensor) -> tuple[Tensor, ...]:
-        """(B, T, n * D) -> n tensors (B, H, T, K)."""
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, n * D) -> (n, B, H, T, K)."""
         batch, length, width = x.shape
         d_model = self.out_proj.in_features
         # (B, T, n * D) -> (B, T, n, H, K) -> (n, B, H, T, K)
         x = x.view(batch, length, width // d_model, self.n_heads, d_model // self.n_heads)
-        return x.permute(2, 0, 3, 1, 4).unbind(0)
+        return x.permute(2, 0, 3, 1, 4)
+
+
+def _kept(pair: Tensor, cache: KVCache | None) -> tuple[Tensor, Tensor]:
+    """Keys and values (2, B, H, T, K) with those of the cache before them, if there is one: (B, H, T', K) each."""
+    if cache is not None:
+        return cache.append_pair(pair)
+    keys, values = pair.unbind(0)
+    return keys, values
 
 
 def _unshare(x: Tensor, sharing: int) -> Tensor:

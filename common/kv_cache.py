@@ -10,52 +10,56 @@ from torch import Tensor
 class KVCache:
     """Keys and values of one attention layer, appended step by step.
 
-    The buffer doubles when it is full, so n steps copy O(n) entries and not O(n^2).
+    Both lie in one buffer, so that each step writes, and each reordering copies, once. It doubles when it is full, so n
+    steps copy O(n) entries and not O(n^2).
     """
 
     def __init__(self) -> None:
         self.length = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        self._buffer: Tensor | None = None  # (2, B, H, room, K): keys, values
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Adds (B, H, t, K) keys and values; returns all so far, (B, H, T, K) each."""
-        start, self.length = self.length, self.length + keys.shape[2]
-        self._keys = _store(self._keys, keys, start)
-        self._values = _store(self._values, values, start)
+        return self.append_pair(torch.stack((keys, values)))
+
+    def append_pair(self, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with keys and values (2, B, H, t, K) in one tensor."""
+        start, self.length = self.length, self.length + pair.shape[3]
+        self._buffer = _store(self._buffer, pair, start)
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far, (B, H, T, K) each."""
-        assert self._keys is not None, "the cache is empty"
-        assert self._values is not None
-        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        assert self._buffer is not None, "the cache is empty"
+        keys, values = self._buffer[:, :, :, : self.length].unbind(0)
+        return keys, values
 
     def reorder(self, rows: Tensor) -> None:
-        """Keeps the batch rows named by ``rows`` (int64, any number, repeats allowed): beams, finished sentences."""
-        if self._keys is not None and self._values is not None:
-            self._keys, self._values = (_select(buffer, rows, self.length) for buffer in (self._keys, self._values))
+        """Keeps the batch rows named by ``rows`` (int64, any number, repeats allowed): beams, finished sentences.
 
-
-def _select(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
-    """Rows of a buffer: its filled part is copied, its room to grow is kept, so the next append has nothing to copy."""
-    if torch.is_grad_enabled() and buffer.requires_grad:
-        return buffer.index_select(0, rows)
-    chosen = buffer.new_empty((len(rows), *buffer.shape[1:]))
-    torch.index_select(buffer[:, :, :length], 0, rows, out=chosen[:, :, :length])
-    return chosen
+        The filled part is copied and the room to grow is kept, so the next append has nothing to copy.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            return
+        if torch.is_grad_enabled() and buffer.requires_grad:
+            self._buffer = buffer.index_select(1, rows)
+            return
+        self._buffer = buffer.new_empty((2, len(rows), *buffer.shape[2:]))
+        filled = slice(0, self.length)
+        torch.index_select(buffer[:, :, :, filled], 1, rows, out=self._buffer[:, :, :, filled])
 
 
 def _store(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
     if buffer is None:
         return new.contiguous()  # what is read at every step; else each product would copy it first
-    end = start + new.shape[2]
+    end = start + new.shape[3]
     if torch.is_grad_enabled() and (new.requires_grad or buffer.requires_grad):
-        return torch.cat((buffer[:, :, :start], new), dim=2)  # writing in place would break the gradient's graph
-    if end > buffer.shape[2]:
-        batch, heads, _, width = buffer.shape
-        grown = buffer.new_empty((batch, heads, max(end, 2 * start), width))
-        grown[:, :, :start] = buffer[:, :, :start]
+        return torch.cat((buffer[:, :, :, :start], new), dim=3)  # writing in place would break the gradient's graph
+    if end > buffer.shape[3]:
+        _, batch, heads, _, width = buffer.shape
+        grown = buffer.new_empty((2, batch, heads, max(end, 2 * start), width))
+        grown[:, :, :, :start] = buffer[:, :, :, :start]
         buffer = grown
-    buffer[:, :, start:end] = new
+    buffer[:, :, :, start:end] = new
     return buffer

@@ -118,7 +118,8 @@ def _extend(model: TranslationModel, live: _Live, search: Search) -> tuple[Tenso
     """The best ways to go on of each sentence, (A, beam) each, the best first: the log-probability, which of the
     sentence's hypotheses it extends, and by what. Where there are fewer, the others have a log-probability of -inf."""
     n, width = live.tokens.shape
-    log_p = model.step(live.tokens.flatten(), live.state).log_softmax(dim=1)  # (A * K, V)
+    log_p = model.step(live.tokens.flatten(), live.state)  # (A * K, V)
+    torch.log_softmax(log_p, dim=1, out=log_p)  # in place: new memory for so much costs more than the function
     forbid(
         log_p,
         live.history.flatten(0, 1),

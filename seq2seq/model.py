@@ -66,7 +66,7 @@ class DecodingState:
     there once a sentence.
     """
 
-    def __init__(self, memory: Tensor, memory_mask: Tensor, cache: DecoderCache) -> None:
+    def __init__(self, memory: Tensor, memory_mask: Tensor | None, cache: DecoderCache) -> None:
         self.memory, self.memory_mask, self.cache = memory, memory_mask, cache
 
     def reorder(self, rows: Tensor | None, sentences: Tensor | None) -> None:
@@ -76,7 +76,8 @@ class DecodingState:
                 written.reorder(rows)
         if sentences is not None:
             self.memory = self.memory.index_select(0, sentences)
-            self.memory_mask = self.memory_mask.index_select(0, sentences)
+            if self.memory_mask is not None:
+                self.memory_mask = self.memory_mask.index_select(0, sentences)
             for _, read in self.cache.layers:
                 read.reorder(sentences)
 
@@ -114,7 +115,7 @@ class Seq2Seq(TranslationModel):
         self,
         target: Tensor,
         memory: Tensor,
-        memory_mask: Tensor,
+        memory_mask: Tensor | None,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -124,7 +125,10 @@ class Seq2Seq(TranslationModel):
 
     def start(self, source: Tensor) -> DecodingState:
         """Encodes source ids (B, S) once; what ``step`` takes."""
-        return DecodingState(*self.encode(source), DecoderCache(self.config.n_decoder_layers))
+        memory, mask = self.encode(source)
+        # Sentences sorted by length often need no mask; to look is cheap on a CPU only.
+        needed = None if mask.device.type == "cpu" and mask.all() else mask
+        return DecodingState(memory, needed, DecoderCache(self.config.n_decoder_layers))
 
     def step(self, tokens: Tensor, state: DecodingState) -> Tensor:
         """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state's cache."""

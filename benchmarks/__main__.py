@@ -1,0 +1,54 @@
+"""``python -m benchmarks``: every comparison, its ratios and the goals beside them; exit code 1 where one falls short.
+
+The libraries compared with come with the extra ``bench``.
+"""
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from benchmarks import decoding, translation_training, vit_speed
+from benchmarks.timing import print_ratios
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare speed with other libraries, side by side on this machine."""
+
+    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Few turns of each: under five minutes, and more noise."""
+    weights: Path | None = None
+    """A trained post-norm translator of Multi30k, to decode real sentences with."""
+    data_dir: Path = field(default_factory=lambda: Path("data"))
+    """Where Multi30k lies."""
+    threads: int = 2
+    """CPU threads of each."""
+
+
+def main() -> None:
+    """The command."""
+    warnings.filterwarnings("ignore")  # of the other libraries
+    options = tyro.cli(Options)
+    few = {"rounds": 3} if options.quick else {}
+    ratios = [
+        *vit_speed.measure(vit_speed.Options(threads=options.threads, **few)),
+        *translation_training.measure(translation_training.Options(threads=options.threads, **few)),
+        *decoding.measure(
+            decoding.Options(
+                weights=options.weights,
+                data_dir=options.data_dir,
+                threads=options.threads,
+                batches=1 if options.quick else 4,
+                **few,
+            )
+        ),
+    ]
+    sys.exit(0 if print_ratios(ratios, f"all comparisons, {options.threads} threads") else 1)
+
+
+if __name__ == "__main__":
+    main()
