@@ -164,7 +164,7 @@ def with_norm_eps(model: nn.Module, eps: float) -> nn.Module:
     """The model, all of its norms with this eps."""
     for module in model.modules():
         if hasattr(module, "eps"):
-            module.eps = eps  # pyright: ignore[reportAttributeAccessIssue]
+            module.eps = eps  # pyright: ignore[reportArgumentType]
     return model
 
 

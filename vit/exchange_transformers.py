@@ -37,7 +37,7 @@ def from_transformers(model: Any) -> ViT:
     Raises:
         ValueError: another model, another activation than the exact GELU, projections without bias.
     """
-    theirs = getattr(model, "config", None)
+    theirs: Any = getattr(model, "config", None)
     if getattr(theirs, "model_type", None) != "vit" or not hasattr(model, "classifier"):
         raise UserError(f"a ViT computes what ViTForImageClassification does; got a {type(model).__name__}")
     for name, value in {"hidden_act": "gelu", "qkv_bias": True}.items():
@@ -84,7 +84,7 @@ def to_transformers(model: ViT) -> Any:
             image_size=config.image_size,  # pyright: ignore[reportArgumentType]
             patch_size=config.patch_size,  # pyright: ignore[reportArgumentType]
             num_channels=config.channels,
-            num_labels=config.n_classes,
+            num_labels=config.n_classes,  # pyright: ignore[reportCallIssue]
             num_hidden_layers=config.n_layers,
             hidden_size=layers.d_model,
             num_attention_heads=layers.n_heads,

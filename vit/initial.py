@@ -103,7 +103,7 @@ def _read_timm(name: str, weights: bool) -> Initial:
         config = config_from_timm(theirs)
     except UserError as error:
         raise UserError(f"init={name}: {error}") from None
-    settings = theirs.pretrained_cfg
+    settings: Any = theirs.pretrained_cfg
     return Initial(name, config, (), tuple(settings["mean"]), tuple(settings["std"]), tensors)
 
 

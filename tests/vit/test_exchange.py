@@ -103,7 +103,8 @@ def test_the_type_and_the_place_of_the_weights_are_kept() -> None:
 
 def timm_model(**changes: Any) -> VisionTransformer:
     options: dict[str, Any] = {"img_size": 8, "patch_size": 4, "num_classes": 3, "embed_dim": 12, "depth": 1}
-    return VisionTransformer(**options | {"num_heads": 3} | changes)
+    options |= {"num_heads": 3, **changes}
+    return VisionTransformer(**options)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_what_timm_has_and_a_vit_lacks_is_one_line(changes: dict[str, Any], mess
 
 
 def test_norms_of_two_kinds_are_refused() -> None:
-    theirs = timm_model()
+    theirs: Any = timm_model()
     theirs.norm.eps = 0.5
     with pytest.raises(UserError, match=r"one eps for all its norms; got 1e-06, 0\.5"):
         vit.from_timm(theirs)
