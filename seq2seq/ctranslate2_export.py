@@ -61,6 +61,7 @@ def write_ctranslate2(
     from ctranslate2.specs import common_spec, model_spec, transformer_spec  # pyright: ignore[reportMissingImports]
 
     model, source, target, _ = translator
+    assert isinstance(model, Seq2Seq)
     config, layers = model.config, model.config.layers
     check_supported(config)
     spec = transformer_spec.TransformerSpec.from_config(

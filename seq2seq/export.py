@@ -1,9 +1,6 @@
 """``python -m seq2seq.export WEIGHTS DIR --to ctranslate2|onnx``: a translator for other programs to run."""
 
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,8 +9,10 @@ import tyro
 
 from common import UserError
 from common.training.cli import read_options, run_command
+from common.training.export import new_folder
 from common.training.run import say
 from seq2seq import ctranslate2_export, onnx_export
+from seq2seq.model import Seq2Seq
 from seq2seq.weights import Translator, load_seq2seq
 
 README = "README.txt"
@@ -57,54 +56,21 @@ def export(translator: Translator, options: Options) -> None:
     Raises:
         ValueError: the folder is taken, an extra is missing, or the format cannot express the model.
     """
-    title = "A translator from {} to {}".format(*translator.languages)
-    with new_folder(options.out, overwrite=options.overwrite) as folder:
+    title, model = "A translator from {} to {}".format(*translator.languages), translator.model
+    if not isinstance(model, Seq2Seq):
+        raise UserError("these weights are of a recurrent network; only a Transformer can be exported")
+    with new_folder(options.out, FILES, overwrite=options.overwrite) as folder:
         if options.to == "ctranslate2":
             ctranslate2_export.write_ctranslate2(
                 translator, folder, quantization=options.quantization, longest=options.longest
             )
             usage = ctranslate2_export.usage(title, options.quantization, options.longest)
         else:
-            onnx_export.write_onnx(translator.model, folder, longest=options.longest)
-            usage = onnx_export.usage(title, translator.model.config, options.longest)
+            onnx_export.write_onnx(model, folder, longest=options.longest)
+            usage = onnx_export.usage(title, model.config, options.longest)
         for name, tokenizer in zip(TOKENIZERS, (translator.source, translator.target), strict=True):
             (folder / name).write_text(tokenizer.library.to_str(), encoding="utf-8")
         (folder / README).write_text(usage, encoding="utf-8")
-
-
-@contextmanager
-def new_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """An empty folder to write into; it takes the name ``out`` when all is written, so that the name holds all or none.
-
-    Raises:
-        ValueError: the name is taken, by something that ``overwrite`` does not replace, or cannot be written.
-    """
-    out = out.absolute()
-    beside, before = (out.with_name(f".{out.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
-    try:
-        if out.exists():
-            _may_replace(out, overwrite)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside.mkdir()
-        yield beside
-        if out.exists():
-            out.rename(before)
-        beside.rename(out)
-        shutil.rmtree(before, ignore_errors=True)
-    except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); make room, or name another folder") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _may_replace(out: Path, overwrite: bool) -> None:
-    if not out.is_dir():
-        raise UserError(f"{out} is a file; name a folder")
-    names = {path.name for path in out.iterdir()}
-    if names and not overwrite:
-        raise UserError(f"{out} is there already; add --overwrite, or name another folder")
-    if others := sorted(names - FILES):
-        raise UserError(f"{out} holds {others[0]}, which is no part of an export; name another folder")
 
 
 def run(options: Options) -> None:

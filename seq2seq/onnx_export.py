@@ -4,28 +4,17 @@ Shapes: B batch, S source length, T tokens written so far, H heads, K head width
 """
 
 import math
-import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common import DecoderLayer, MultiHeadAttention, UserError, padding_mask
+from common import DecoderLayer, MultiHeadAttention, padding_mask
 from common.positional import sinusoidal_table
+from common.training.export import require_onnx, write_graph
 from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.tokenizer import PAD_ID
-
-OPSET = 18
-
-
-def require_onnx() -> None:
-    """Raises ValueError where the packages that write ONNX files are not installed."""
-    try:
-        import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
-        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise UserError(f"--to onnx needs {error.name}, the extra onnx: pip install 'patchwords[onnx]'") from None
 
 
 class _Embed(nn.Module):
@@ -162,7 +151,7 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
     )
     names = {kind: tensor_names(kind, n_layers) for kind in ("memory", "past", "present")}
     batch, source_length, written = (torch.export.Dim(name) for name in ("batch", "source_length", "written"))
-    _write(
+    write_graph(
         EncoderGraph(model, longest),
         folder / "encoder.onnx",
         (source,),
@@ -170,7 +159,7 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
         ["source"],
         ["memory_mask", *names["memory"]],
     )
-    _write(
+    write_graph(
         StepGraph(model, longest),
         folder / "decoder_step.onnx",
         (torch.ones(2, dtype=torch.int64), source > 0, memory, past),
@@ -183,24 +172,6 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
         ["tokens", "memory_mask", *names["memory"], *names["past"]],
         ["logits", *names["present"]],
     )
-
-
-def _write(graph: nn.Module, path: Path, inputs: tuple, axes: tuple, names: list[str], outputs: list[str]) -> None:
-    with warnings.catch_warnings():
-        # Inputs that share an axis: it is named once, which is what is wanted.
-        warnings.filterwarnings("ignore", message="# The axis name: .* will not be used, since it shares")
-        torch.onnx.export(
-            graph.eval(),
-            inputs,
-            path,
-            input_names=names,
-            output_names=outputs,
-            opset_version=OPSET,
-            dynamo=True,
-            external_data=False,
-            dynamic_shapes=axes,
-            verbose=False,
-        )
 
 
 def usage(title: str, config: Seq2SeqConfig, longest: int) -> str:

@@ -1,7 +1,23 @@
 """The Vision Transformer: pictures in, classes out."""
 
+from vit.exchange import from_timm, to_timm
+from vit.exchange_torchvision import from_torchvision, to_torchvision
+from vit.exchange_transformers import from_transformers, to_transformers
 from vit.model import SIZES, ViT, ViTConfig
 from vit.patch_embedding import PatchEmbedding, patchify
 from vit.weights import load_vit as load
 
-__all__ = ["SIZES", "PatchEmbedding", "ViT", "ViTConfig", "load", "patchify"]
+__all__ = [
+    "SIZES",
+    "PatchEmbedding",
+    "ViT",
+    "ViTConfig",
+    "from_timm",
+    "from_torchvision",
+    "from_transformers",
+    "load",
+    "patchify",
+    "to_timm",
+    "to_torchvision",
+    "to_transformers",
+]

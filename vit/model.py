@@ -71,6 +71,7 @@ def _size(d_model: int, n_heads: int, n_layers: int, mlp: int) -> tuple[int, Tra
 SIZES: dict[str, tuple[int, TransformerConfig]] = {
     "micro": _size(64, 4, 4, 2),
     "mini": _size(128, 4, 6, 2),
+    "compact": _size(192, 12, 9, 2),
     "tiny": _size(192, 3, 6, 4),
     "small": _size(384, 6, 7, 4),
     "base": _size(768, 12, 12, 4),
@@ -141,6 +142,11 @@ class ViT(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Parameters that an optimizer leaves without weight decay, besides vectors."""
         return {"positions.weight", "class_token", "pool_query"}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Which parameters lie at which depth, as timm's layer-wise learning rates read it: the embedding, then each
+        layer, then what comes after them (final norm, pooling, classifier; Bao et al. 2022, BEiT)."""
+        return {"embedding": r"^(?:patch_embedding|class_token|positions)", "layers": r"^encoder\.layers\.(\d+)"}
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:

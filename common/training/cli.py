@@ -52,14 +52,16 @@ def parse_options(
     presets: Mapping[str, Mapping[str, Any]],
     by_data: Mapping[str, Mapping[str, Any]],
     arguments: Sequence[str] | None = None,
+    by_init: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> Options:
     """Reads the command line into a dataclass that has ``data``, ``preset``, ``resume``, ``out`` and ``training``.
 
-    ``--data NAME`` and ``--preset NAME`` change defaults; ``--resume --out RUN`` takes the options of the run, so that
-    nothing has to be repeated. What is written on the line always wins.
+    ``--data NAME``, ``--preset NAME`` and, where ``by_init`` tells how, ``--init WEIGHTS`` change defaults;
+    ``--resume --out RUN`` takes the options of the run, so that nothing has to be repeated. What is written on the line
+    always wins.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    data, preset, out = (_value(arguments, name) for name in ("--data", "--preset", "--out"))
+    data, preset, out, init = (_value(arguments, name) for name in ("--data", "--preset", "--out", "--init"))
     default = options()
     if preset is not None and preset not in presets:
         raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(presets)}")
@@ -69,6 +71,8 @@ def parse_options(
         default = apply(default, by_data.get(data or "", {}))
         if preset is not None:
             default = apply(default, {**presets[preset], "preset": preset})
+        if init is not None and by_init is not None:
+            default = apply(default, by_init(init))
     return read_options(options, arguments, default=default)
 
 
@@ -104,11 +108,12 @@ def training_command(
     presets: Mapping[str, Mapping[str, Any]],
     by_data: Mapping[str, Mapping[str, Any]],
     run: Callable[[Options], None],
+    by_init: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> None:
     """A command that trains: reads its options, runs, and leaves the process group."""
 
     def command() -> None:
-        run(parse_options(options, presets, by_data))
+        run(parse_options(options, presets, by_data, by_init=by_init))
         distributed.stop()
 
     run_command(command)

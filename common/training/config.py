@@ -34,6 +34,8 @@ class TrainingConfig:
     """The optimizer's own where not given."""
     weight_decay: float = 0.05
     """On matrices; biases, norms, positions and tokens are left out."""
+    layer_decay: float = 1.0
+    """Share of the learning rate that each layer leaves to the one below it, for fine-tuning; 1: all alike."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0 switches it off."""
     accumulate: int = 1
@@ -76,6 +78,8 @@ class TrainingConfig:
         for name in ("learning_rate", "weight_decay", "clip_norm", "warmup", "average_last", "workers", "save_minutes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name}={getattr(self, name)} must be 0 or more")
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise UserError(f"layer_decay={self.layer_decay} must lie in (0, 1]")
         if not 0.0 <= self.ema < 1.0:
             raise UserError(f"ema={self.ema} must lie in [0, 1)")
         if self.shard and self.ema:

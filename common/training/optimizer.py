@@ -13,10 +13,11 @@ from common.training.config import TrainingConfig
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """An optimizer over the model's parameters, without weight decay on vectors and on what the model names itself.
 
-    A model may have ``no_weight_decay() -> set of parameter names`` (positions, tokens).
+    A model may have ``no_weight_decay() -> set of parameter names`` (positions, tokens), and must have timm's
+    ``group_matcher`` where layers have learning rates of their own. Frozen parameters are left out.
 
     Raises:
-        ValueError: timm knows no such optimizer.
+        ValueError: timm knows no such optimizer, or the model does not say in which order its layers lie.
     """
     from timm.optim import create_optimizer_v2, list_optimizers  # takes seconds, and only training needs it
 
@@ -29,6 +30,10 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         # Orthogonalised updates are for the matrices between hidden layers; AdamW takes embeddings and the classifier.
         outer = [name for name, _ in model.named_parameters() if not name.startswith(("encoder.", "decoder."))]
         options |= {"momentum": 0.95, "nesterov": True, "fallback_list": outer}
+    if config.layer_decay != 1.0:
+        if not hasattr(model, "group_matcher"):
+            raise UserError(f"layer_decay={config.layer_decay} is for a ViT, whose layers lie in one row; leave it out")
+        options["layer_decay"] = config.layer_decay
     return create_optimizer_v2(
         model, opt=config.optimizer, lr=config.learning_rate, weight_decay=config.weight_decay, **options
     )

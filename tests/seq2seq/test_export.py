@@ -1,14 +1,12 @@
 """``python -m seq2seq.export``: a folder that holds all or nothing, and mistakes in one line."""
 
-import os
 import sys
 
 import pytest
 import torch
 
-from common import UserError
 from common.training.checkpoint import save_weights, unique_state
-from seq2seq.export import main, new_folder
+from seq2seq.export import main
 from seq2seq.tokenizer import Tokenizer
 from tests.seq2seq.helpers import run_main, tiny_model
 
@@ -55,55 +53,6 @@ def test_a_folder_comes_whole_and_is_never_overwritten_unasked(weights, tmp_path
     assert run_main(main, [*arguments, "--overwrite", "--quantization", "int8"], capsys).code == 0
     assert (out / "model.bin").stat().st_size > 1000
     assert files(out.parent) == {"model"}
-
-
-def test_an_export_is_never_put_in_the_place_of_other_files(tmp_path):
-    out = tmp_path / "mine"
-    out.mkdir()
-    for name in ("README.txt", "thesis.tex"):
-        (out / name).write_text(name)
-    with (
-        pytest.raises(UserError, match=r"mine holds thesis.tex, which is no part of an export; name another folder"),
-        new_folder(out, overwrite=True),
-    ):
-        pass
-    with pytest.raises(UserError, match="is a file; name a folder"), new_folder(out / "README.txt", overwrite=True):
-        pass
-    assert files(out) == {"README.txt", "thesis.tex"}
-    assert files(tmp_path) == {"mine"}
-
-
-def test_what_breaks_off_leaves_what_was_there(tmp_path):
-    def write(text: str, *, fail: bool) -> None:
-        with new_folder(tmp_path / "out", overwrite=True) as folder:
-            (folder / "README.txt").write_text(text)
-            if fail:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write("1", fail=True)
-    assert files(tmp_path) == set()
-    write("2", fail=False)
-    with pytest.raises(KeyboardInterrupt):
-        write("3", fail=True)
-    assert (tmp_path / "out" / "README.txt").read_text() == "2"
-    write("4", fail=False)
-    assert (tmp_path / "out" / "README.txt").read_text() == "4"
-    assert files(tmp_path) == {"out"}
-
-
-def test_an_empty_folder_may_be_filled_and_a_full_disk_is_one_line(tmp_path, monkeypatch):
-    (tmp_path / "out").mkdir()
-    monkeypatch.chdir(tmp_path / "out")
-    with new_folder(tmp_path / "out", overwrite=False) as folder:
-        (folder / "README.txt").write_text("1")
-    assert files(tmp_path / "out") == {"README.txt"}
-    with (
-        pytest.raises(UserError, match=r"cannot write .*other \(No space left on device\); make room"),
-        new_folder(tmp_path / "other", overwrite=False),
-    ):
-        raise OSError(28, os.strerror(28))
-    assert files(tmp_path) == {"out"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Exported models compute what the model computes, in any number; README.txt's lines run without this package."""
+
+import json
+import re
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from common import TransformerConfig, UserError
+from common.training.checkpoint import save_weights, unique_state
+from tests.common.helpers import randomise
+from tests.training.helpers import picture_data
+from vit.data import Pictures
+from vit.export import FILES, Options, export, main
+from vit.model import ViT, ViTConfig
+from vit.quantization import measure
+from vit.weights import LoadedViT, Transform
+
+LAYERS = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.1, activation="gelu", norm_first=True)
+ODD = replace(LAYERS, activation="relu", norm_first=False, attention="shared_query_key", feedforward="conv")
+CONFIGS = {
+    "usual": ViTConfig(3, (8, 12), n_layers=2, pooling="class_token", layers=LAYERS),
+    "odd": ViTConfig(3, (8, 12), n_layers=1, pooling="attention", positions="sinusoidal",
+                     layers=replace(ODD, d_model=16)),
+}  # fmt: skip
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+CLASSES = ("ant", "bée", "cat")
+
+
+def loaded_of(name: str) -> LoadedViT:
+    torch.manual_seed(0)
+    config = CONFIGS[name]
+    model = randomise(ViT(config))
+    torch.nn.init.zeros_(model.classifier.bias)
+    return LoadedViT(model, Transform(config.image_size, MEAN, STD), CLASSES, {})
+
+
+@pytest.fixture(scope="module", params=[("onnx", "usual"), ("onnx", "odd"), ("torch", "usual"), ("torch", "odd")])
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, LoadedViT, Path]:
+    to, name = request.param
+    if to == "onnx":
+        needs_onnx()
+    folder = tmp_path_factory.mktemp("exports") / "a model (ü)"
+    loaded = loaded_of(name)
+    export(loaded, Options(folder, folder, to))
+    return to, loaded, folder
+
+
+def needs_onnx() -> Any:
+    pytest.importorskip("onnxscript", reason="needs the extra onnx")
+    return pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+
+def logits(to: str, folder: Path, images: Tensor) -> Tensor:
+    if to == "torch":
+        return torch.export.load(folder / "model.pt2").module()(images)
+    session = needs_onnx().InferenceSession(folder / "model.onnx")
+    return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+@torch.no_grad()
+def test_logits_of_any_number_of_pictures(exported: tuple[str, LoadedViT, Path]) -> None:
+    to, loaded, folder = exported
+    for n in (1, 7, 301):
+        images = torch.randn(n, 3, 8, 12)
+        torch.testing.assert_close(logits(to, folder, images), loaded.model(images), atol=1e-5, rtol=1e-5)
+
+
+def test_readme_txt_classifies_as_the_model_does(exported: tuple[str, LoadedViT, Path], capsys) -> None:
+    _, loaded, folder = exported
+    rng = np.random.default_rng(0)
+    names = [f"{i}.png" for i in range(9)]
+    for i, name in enumerate(names):
+        colours = rng.choice([0, 255], 3) ^ rng.integers(0, 32, (11 + 2 * i, 17, 3))
+        Image.fromarray(colours.astype(np.uint8)).save(folder / name)
+    pictures = torch.stack([loaded.transform(folder / name) for name in names])
+    with torch.no_grad():
+        expected = loaded.model(loaded.transform.normalise(pictures))
+    ran = run_usage(folder, names)
+    torch.testing.assert_close(torch.from_numpy(ran["logits"]), expected, atol=1e-5, rtol=1e-5)
+    assert ran["found"] == [CLASSES[i] for i in expected.argmax(dim=1)]
+    assert len(set(ran["found"])) > 1
+    assert capsys.readouterr().out == f"{ran['found']}\n"
+    assert set(FILES) - {"model.onnx", "model.pt2"} <= {path.name for path in folder.iterdir()}
+
+
+def run_usage(folder: Path, pictures: list[str]) -> dict[str, Any]:
+    """Runs the Python of README.txt in its folder, over these pictures; returns its variables."""
+    text = (folder / "README.txt").read_text(encoding="utf-8")
+    assert "patchwords" not in text
+    lines = re.findall(r"^ {4}(.*)$|^$", text, flags=re.MULTILINE)
+    program = "\n".join(line for line in lines if not line.startswith("pip install"))
+    program, replaced = re.subn(r"^pictures = .*$", lambda _: f"pictures = {pictures!r}", program, flags=re.MULTILINE)
+    assert replaced == 1
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        exec(compile(program, "README.txt", "exec"), names)  # our own file
+    return names
+
+
+def test_the_transform_is_written_beside(exported: tuple[str, LoadedViT, Path]) -> None:
+    transform = json.loads((exported[2] / "transform.json").read_text(encoding="utf-8"))
+    assert transform.pop("fit").startswith("scaled (bicubic)")
+    assert transform == {"image_size": [8, 12], "mean": list(MEAN), "std": list(STD), "classes": list(CLASSES)}
+
+
+@torch.no_grad()
+def test_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a product is a 127th of the largest number; the logits of two layers stay within a few of them."""
+    onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
+    needs_onnx()
+    loaded, data = loaded_of("usual"), picture_data()
+    test = Pictures(torch.randint(0, 256, (67, 8, 12, 3), dtype=torch.uint8), torch.arange(67) % 3)
+    data = replace(data, classes=CLASSES, test=test)
+    monkeypatch.setattr("vit.export.load_data", lambda *_, **__: data)
+    folder = tmp_path / "small"
+    figures = dict(export(loaded, Options(folder, folder, "int8", data="noise")))
+    assert {path.name for path in folder.iterdir()} == {"README.txt", "model.onnx", "transform.json"}
+    operations = [node.op_type for node in onnx.load(folder / "model.onnx").graph.node]
+    assert operations.count("MatMulInteger") == 2 * 4 + 2  # of each layer, the patches, the classifier
+    images = loaded.transform.normalise(test.images)
+    expected = loaded.model(images)
+    assert 0 < (logits("onnx", folder, images) - expected).abs().max() < 0.15 * expected.std()
+    right = (expected.argmax(dim=1) == test.labels).double().mean().item()
+    assert (figures["float32"].accuracy, figures["float32"].pictures) == (right, 67)
+    assert abs(figures["int8"].accuracy - right) < 0.1
+    assert figures["int8"].per_second > 0
+    assert figures["int8"].megabytes == (folder / "model.onnx").stat().st_size / 1e6
+    assert measure(folder / "model.onnx", loaded.transform, test).accuracy == figures["int8"].accuracy
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path, config = tmp_path / "best.safetensors", CONFIGS["usual"]
+    description = {"kind": "vit", "config": asdict(config), "classes": CLASSES, "mean": MEAN, "std": STD}
+    save_weights(path, unique_state(ViT(config)), description)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "message"),
+    [
+        (["--to", "onnx"], "onnxscript", "--to onnx needs onnxscript, the extra onnx: pip install 'patchwords[onnx]'"),
+        (["--to", "int8"], "onnx", "--to int8 needs onnx, the extra onnx: pip install 'patchwords[onnx]'"),
+        (["--to", "torch", "--data", "digits"], None, "data=digits is for --to int8; leave it out"),
+        (["--to", "int8", "--data", "digits"], None, "data=digits is not what the weights are for, classes: saved"),
+        ([], None, "--to"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_no_folder(weights, tmp_path, capsys, monkeypatch, arguments, missing, message):
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit) as ended:
+        main([str(weights), str(tmp_path / "out"), *arguments])
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out, captured.err.count("\n")) == (2, "", 1), captured
+    assert message in captured.err
+    assert {path.name for path in tmp_path.iterdir()} == {weights.name}
+
+
+def test_an_export_is_not_overwritten_unasked(weights: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    main([str(weights), str(out), "--to", "torch"])
+    assert capsys.readouterr().err == f"everything is in {out}; its README.txt tells how to use it\n"
+    (out / "model.pt2").write_bytes(b"old")
+    loaded = loaded_of("usual")
+    with pytest.raises(UserError, match="is there already; add --overwrite"):
+        export(loaded, Options(out, out, "torch"))
+    assert (out / "model.pt2").read_bytes() == b"old"
+    export(loaded, Options(out, out, "torch", overwrite=True))
+    assert (out / "model.pt2").stat().st_size > 1000

@@ -1,0 +1,39 @@
+"""The presets parse, and build the models that they are named for."""
+
+import pytest
+import torch
+
+from common.training.cli import parse_options
+from common.training.optimizer import learning_rate
+from vit.model import ViT, multiply_adds
+from vit.train import BY_DATA, PRESETS, Options, model_config
+
+
+def test_the_long_training_on_cifar10_is_the_papers() -> None:
+    """192 wide, 9 layers, 12 heads, MLP of twice the width: 2.8 M parameters, 0.19 G multiply-adds there."""
+    options = parse_options(Options, PRESETS, BY_DATA, ["--preset", "cifar10-300"])
+    config = model_config(options, 10)
+    layers = config.layers
+    assert (layers.d_model, layers.n_heads, layers.d_ff, config.n_layers) == (192, 12, 384, 9)
+    assert (config.pooling, layers.drop_path, config.patch_size) == ("class_token", 0.1, (4, 4))
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in ViT(config).parameters())
+    assert parameters == pytest.approx(2.8e6, rel=0.05)
+    assert multiply_adds(config) == pytest.approx(0.19e9, rel=0.05)
+    training = options.training
+    assert (training.optimizer, training.weight_decay, training.epochs, options.batch_size) == ("adamw", 0.05, 300, 128)
+    steps = 300 * 352  # of 45,000 pictures
+    assert learning_rate(10 * 352 - 1, steps, training) == pytest.approx(1e-3)
+    assert learning_rate(5 * 352 - 1, steps, training) == pytest.approx(0.5e-3)
+    assert learning_rate(steps - 1, steps, training) < 1e-6
+
+
+def test_what_is_on_the_line_wins_over_a_preset() -> None:
+    options = parse_options(Options, PRESETS, BY_DATA, ["--preset", "cifar10-300", "--epochs", "3", "--size", "micro"])
+    assert (options.training.epochs, options.size, options.pooling) == (3, "micro", "class_token")
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_builds_a_model(preset: str) -> None:
+    with torch.device("meta"):
+        ViT(model_config(parse_options(Options, PRESETS, BY_DATA, ["--preset", preset]), 10))
