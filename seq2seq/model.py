@@ -42,9 +42,17 @@ class Seq2SeqConfig:
         check_tie(self.tie, self.source_vocabulary, self.target_vocabulary)
 
 
-def _size(d_model: int, n_heads: int, d_ff: int, n_layers: int, dropout: float, norm_first: bool) -> "Size":
+def _size(
+    d_model: int, n_heads: int, d_ff: int, n_layers: int, dropout: float, norm_first: bool, inner: float | None = None
+) -> "Size":
     layers = TransformerConfig(
-        d_model=d_model, n_heads=n_heads, d_ff=d_ff, dropout=dropout, norm_first=norm_first, activation="relu"
+        d_model=d_model,
+        n_heads=n_heads,
+        d_ff=d_ff,
+        dropout=dropout,
+        feedforward_dropout=inner,
+        norm_first=norm_first,
+        activation="relu",
     )
     return n_layers, layers
 
@@ -53,7 +61,7 @@ Size = tuple[int, TransformerConfig]
 # name -> (layers of the encoder and of the decoder, what they are)
 SIZES: dict[str, Size] = {
     "toy": _size(96, 4, 192, 2, 0.1, True),
-    "tiny": _size(128, 4, 256, 4, 0.3, True),
+    "tiny": _size(128, 4, 256, 4, 0.3, True, 0.0),
     "small": _size(256, 8, 1024, 3, 0.3, True),
     "base": _size(512, 8, 2048, 6, 0.1, False),
 }
