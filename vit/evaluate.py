@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from common import UserError
+from common import UserError, packed
 from common.training.cli import read_options, run_command
 from common.training.run import read_config, say
 from common.training.step import choose_device
@@ -132,7 +132,7 @@ def run(options: Options) -> None:
             options.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder {options.out} ({error.strerror}); choose another --out") from None
-    loaded.model.to(device)
+    loaded = replace(loaded, model=packed(loaded.model.to(device)))
     began = time.monotonic()
     logits = predict_logits(loaded, pictures)
     seconds = time.monotonic() - began

@@ -1,12 +1,9 @@
 """What several tests of the translator share: small models of prime sizes, and a command run in this process."""
 
 import io
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -79,16 +76,3 @@ def run_main(main, arguments: Sequence[object], capsys: pytest.CaptureFixture[st
             code = stop.code if isinstance(stop.code, int) else 1
     captured = capsys.readouterr()
     return Result(code, captured.out, captured.err)
-
-
-def run_usage(folder: Path, texts: Sequence[str]) -> dict[str, Any]:
-    """Runs the Python of an export's README.txt, in its folder and over these texts; returns its variables."""
-    lines = re.findall(r"^ {4}(.*)$|^$", (folder / "README.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    program = "\n".join(line for line in lines if not line.startswith("pip install"))
-    program, replaced = re.subn(r"^texts = .*$", lambda _: f"texts = {list(texts)!r}", program, flags=re.MULTILINE)
-    assert replaced == 1
-    names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        exec(compile(program, "README.txt", "exec"), names)  # our own file
-    return names

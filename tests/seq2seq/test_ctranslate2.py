@@ -16,7 +16,8 @@ from seq2seq.model import Seq2Seq
 from seq2seq.search import Search
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 from seq2seq.weights import Translator
-from tests.seq2seq.helpers import run_usage, sources, tiny_config, tiny_model
+from tests.seq2seq.helpers import sources, tiny_config, tiny_model
+from tests.usage import run_usage
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
 
@@ -178,7 +179,7 @@ def test_what_readme_txt_tells_works_and_text_is_never_a_symbol(tmp_path, capsys
     names = vocabulary(tokenizer)
     assert len(set(names)) == len(names) == len(tokenizer)
     for text in texts:  # one at a time: the program has one limit for all its sentences
-        ran = run_usage(folder, [text])
+        ran = run_usage(folder, texts=[text])
         assert [[names.index(token) for token in row] for row in ran["tokens"]] == tokenizer.encode([text])
         assert capsys.readouterr().out.rstrip("\n") == str(tokenizer.decode([[i + 1 for i in ran["found"][0]]]))
 

@@ -11,7 +11,8 @@ from seq2seq.export import Options, export
 from seq2seq.model import Seq2Seq
 from seq2seq.tokenizer import Tokenizer
 from seq2seq.weights import Translator
-from tests.seq2seq.helpers import run_usage, sources, tiny_config
+from tests.seq2seq.helpers import sources, tiny_config
+from tests.usage import run_usage
 
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")
@@ -61,7 +62,7 @@ def test_readme_txt_decodes_token_for_token_as_greedy(exported, capsys):
     ids = sources([5] * 20 + [1] * 8 + [9] * 20 + [3] * 16, vocabulary=model.config.source_vocabulary - 2)
     texts = source.decode(ids.tolist())
     assert encode_texts(texts, source) == [[i for i in row if i] for row in ids.tolist()]
-    ran = run_usage(folder, texts)
+    ran = run_usage(folder, texts=texts)
     expected = greedy(model, ids, 2 * ids.shape[1] + 10)
     assert ran["found"] == expected
     assert capsys.readouterr().out.strip() == str(decode_lines(expected, target))

@@ -1,7 +1,6 @@
 """Exported models compute what the model computes, in any number; README.txt's lines run without this package."""
 
 import json
-import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from common import TransformerConfig, UserError
 from common.training.checkpoint import save_weights, unique_state
 from tests.common.helpers import randomise
 from tests.training.helpers import picture_data
+from tests.usage import run_usage
 from vit.data import Pictures
 from vit.export import FILES, Options, export, main
 from vit.model import ViT, ViTConfig
@@ -83,27 +83,12 @@ def test_readme_txt_classifies_as_the_model_does(exported: tuple[str, LoadedViT,
     pictures = torch.stack([loaded.transform(folder / name) for name in names])
     with torch.no_grad():
         expected = loaded.model(loaded.transform.normalise(pictures))
-    ran = run_usage(folder, names)
+    ran = run_usage(folder, pictures=names)
     torch.testing.assert_close(torch.from_numpy(ran["logits"]), expected, atol=1e-5, rtol=1e-5)
     assert ran["found"] == [CLASSES[i] for i in expected.argmax(dim=1)]
     assert len(set(ran["found"])) > 1
     assert capsys.readouterr().out == f"{ran['found']}\n"
     assert set(FILES) - {"model.onnx", "model.pt2"} <= {path.name for path in folder.iterdir()}
-
-
-def run_usage(folder: Path, pictures: list[str]) -> dict[str, Any]:
-    """Runs the Python of README.txt in its folder, over these pictures; returns its variables."""
-    text = (folder / "README.txt").read_text(encoding="utf-8")
-    assert "patchwords" not in text
-    lines = re.findall(r"^ {4}(.*)$|^$", text, flags=re.MULTILINE)
-    program = "\n".join(line for line in lines if not line.startswith("pip install"))
-    program, replaced = re.subn(r"^pictures = .*$", lambda _: f"pictures = {pictures!r}", program, flags=re.MULTILINE)
-    assert replaced == 1
-    names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        exec(compile(program, "README.txt", "exec"), names)  # our own file
-    return names
 
 
 def test_the_transform_is_written_beside(exported: tuple[str, LoadedViT, Path]) -> None:
