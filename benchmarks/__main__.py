@@ -7,7 +7,7 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -33,7 +33,7 @@ def main() -> None:
     """The command."""
     warnings.filterwarnings("ignore")  # of the other libraries
     options = tyro.cli(Options)
-    few = {"rounds": 3} if options.quick else {}
+    few: dict[str, Any] = {"rounds": 3} if options.quick else {}
     ratios = [
         *vit_speed.measure(vit_speed.Options(threads=options.threads, **few)),
         *translation_training.measure(translation_training.Options(threads=options.threads, **few)),

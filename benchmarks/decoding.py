@@ -64,7 +64,7 @@ class CTranslate2:
     """The same weights in CTranslate2, float32 or int8."""
 
     def __init__(self, translator: Translator, compute_type: str, threads: int) -> None:
-        import ctranslate2
+        import ctranslate2  # pyright: ignore[reportMissingImports]
 
         self.names = vocabulary(translator.source)
         with tempfile.TemporaryDirectory() as folder:

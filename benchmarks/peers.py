@@ -12,8 +12,8 @@ from seq2seq.tokenizer import PAD_ID
 
 def marian(model: Seq2Seq) -> nn.Module:
     """transformers' ``MarianMTModel`` with a post-norm model's weights (its embeddings tied three ways)."""
-    from transformers import MarianConfig, MarianMTModel
-    from transformers.utils import logging
+    from transformers import MarianConfig, MarianMTModel  # pyright: ignore[reportMissingImports]
+    from transformers.utils import logging  # pyright: ignore[reportMissingImports]
 
     logging.set_verbosity_error()
     config, layers = model.config, model.config.layers

@@ -3,14 +3,14 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
+def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
     """Median seconds of each, taking turns, so that a noisy machine is noisy for all; first some turns to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + warm_up):

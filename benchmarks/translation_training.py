@@ -43,7 +43,7 @@ def build() -> Seq2Seq:
 
 def x_transformer() -> nn.Module:
     """x-transformers' encoder-decoder of the same size; its forward pass is the loss."""
-    from x_transformers import XTransformer
+    from x_transformers import XTransformer  # pyright: ignore[reportMissingImports]
 
     sides = {}
     for side in ("enc", "dec"):

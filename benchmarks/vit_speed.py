@@ -68,7 +68,7 @@ def torchvision_twin(model: ViT) -> nn.Module:
 
 def vit_pytorch_twin(model: ViT) -> nn.Module:
     """vit-pytorch's ViT of the same size."""
-    import vit_pytorch
+    import vit_pytorch  # pyright: ignore[reportMissingImports]
 
     config, layers = model.config, model.config.layers
     return vit_pytorch.ViT(
@@ -96,8 +96,8 @@ class _Logits(nn.Module):
 
 def transformers_twin(model: ViT) -> nn.Module:
     """transformers' ViTForImageClassification of the same size."""
-    from transformers import ViTConfig as TheirConfig
-    from transformers import ViTForImageClassification
+    from transformers import ViTConfig as TheirConfig  # pyright: ignore[reportMissingImports]
+    from transformers import ViTForImageClassification  # pyright: ignore[reportMissingImports]
 
     config, layers = model.config, model.config.layers
     return _Logits(
@@ -109,7 +109,7 @@ def transformers_twin(model: ViT) -> nn.Module:
                 intermediate_size=layers.d_ff,
                 image_size=config.image_size[0],
                 patch_size=config.patch_size[0],
-                num_labels=config.n_classes,
+                num_labels=config.n_classes,  # pyright: ignore[reportCallIssue]
             )
         )
     )
