@@ -38,7 +38,7 @@ class Options:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: on a CPU, products in half precision, up to twice as fast where it has instructions for them."""
+    """bfloat16: on a CPU, products in half precision, faster where it has instructions for them."""
     attention: Path | None = None
     """Draw which words of the first line (that is not blank) its translation looked at, into this PNG file."""
     layer: int | None = None

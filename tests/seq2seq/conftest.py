@@ -1,7 +1,10 @@
-"""A trained translator for the tests of the commands."""
+"""A part of the toy world, and a translator trained on another for the tests of the commands."""
+
+from dataclasses import replace
 
 import pytest
 
+from seq2seq.data import CorpusOptions, load_data
 from seq2seq.toy import toy_split
 from seq2seq.train import main as train
 
@@ -35,3 +38,10 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def weights(run):
     return run / "best.safetensors"
+
+
+@pytest.fixture(scope="session")
+def toy():
+    """A fortieth of the toy world."""
+    data = load_data(["toy"], None, CorpusOptions())  # pyright: ignore[reportArgumentType]
+    return replace(data, train=data.train[::40], valid=data.valid[::40])

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from common import UserError
 from common.training.checkpoint import read_weights, save_weights, unique_state
-from seq2seq.architectures import ARCHITECTURES, build_model, model_config
+from seq2seq.architectures import build_model, model_config
 from seq2seq.attention_picture import draw_attention
 from seq2seq.beam import beam_search
-from seq2seq.data import CorpusOptions, load_data
 from seq2seq.decoding import greedy
 from seq2seq.rnn import RNN, RNNConfig
 from seq2seq.search import Search
@@ -193,30 +192,6 @@ def test_scores_of_a_beam_are_sums_of_a_whole_pass(attention, seed):
             assert one.score == pytest.approx(total / ((5 + len(symbols)) / 6), abs=1e-4)
 
 
-def parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
-
-
-@pytest.fixture(scope="module")
-def toy():
-    data = load_data(["toy"], None, CorpusOptions())  # pyright: ignore[reportArgumentType]
-    return replace(data, train=data.train[::40], valid=data.valid[::40])
-
-
-@pytest.mark.parametrize("size", ["toy", "tiny", "small"])
-def test_as_many_parameters_as_the_transformer(size, toy):
-    counts = {}
-    for name in ARCHITECTURES:
-        config = model_config(name, size, toy)
-        if size != "toy":
-            config = replace(config, source_vocabulary=8000, target_vocabulary=8000)
-        with torch.device("meta"):
-            counts[name] = parameters(build_model(name, config))
-    assert len(counts) == 3
-    assert counts["rnn"] == pytest.approx(counts["transformer"], rel=0.03)
-    assert counts["rnn_attention"] == pytest.approx(counts["transformer"], rel=0.03)
-
-
 @pytest.mark.parametrize("name", ["rnn", "rnn_attention"])
 def test_a_few_steps_lower_the_loss_and_a_file_keeps_the_model(name, toy, tmp_path):
     config = model_config(name, "toy", toy, dropout=0.0)
@@ -284,18 +259,3 @@ def test_the_picture_is_one_panel_of_the_weights(toy, tmp_path, monkeypatch):
     image = torch.from_numpy(panel.images[0].get_array().data)
     close(image.sum(dim=1), torch.ones(len(image)))
     assert image.shape[1] == 4
-
-
-def test_mistakes_are_one_line(toy):
-    with pytest.raises(UserError, match="--size base does not exist as rnn; choose one of toy, tiny, small"):
-        model_config("rnn", "base", toy)
-    with pytest.raises(UserError, match="--padding-row is about positions, which rnn does not have; leave it out"):
-        model_config("rnn", "tiny", toy, padding_row=True)
-    with pytest.raises(UserError, match="unknown architecture 'lstm'; choose one of transformer, rnn, rnn_attention"):
-        model_config("lstm", "tiny", toy)
-    with pytest.raises(UserError, match="d_hidden=0 must be at least 1"):
-        RNNConfig(5, 7, 5, 6, d_hidden=0)
-    with pytest.raises(UserError, match=r"dropout=1.0 must lie in \[0, 1\)"):
-        RNNConfig(5, 7, 5, 6, dropout=1.0)
-    with pytest.raises(UserError, match="needs one joint vocabulary, not 5 source and 7 target"):
-        RNNConfig(5, 7, 5, 6, tie="all")

@@ -1,19 +1,13 @@
 """Splits, digits and folders, against right values known from how each fixture was made."""
 
-import hashlib
-import os
-
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from common.errors import UserError
+from tests.vit.helpers import NOWHERE, colours, write_folder
 from vit.data import load_data
-from vit.splits import channel_statistics, hold_out, pixel_hash
-
-NOWHERE = "/nonexistent"
-
+from vit.splits import channel_statistics, hold_out
 
 # ---- splitting
 
@@ -87,20 +81,6 @@ def test_digits_are_enlarged_between_their_pixels():
 
 
 # ---- folders
-
-
-def write_folder(folder, split_sizes):
-    """Pictures of one colour each: {"train/cat": 5} writes five; red counts the folders, green the pictures."""
-    for i, (name, size) in enumerate(split_sizes.items()):
-        (folder / name).mkdir(parents=True)
-        for green in range(size):
-            Image.new("RGB", (5, 3), (10 * i, 10 * green, 7)).save(folder / name / f"{green}.png")
-    return folder
-
-
-def colours(pictures):
-    """The colour of each picture, which says where it came from."""
-    return [tuple(colour) for colour in pictures.images[:, 0, 0, :2].tolist()]
 
 
 def sources(data):
@@ -224,101 +204,3 @@ def test_broken_pictures_of_all_splits_are_found_before_training(tmp_path):
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         load_data(**{"data": "digits", "data_dir": NOWHERE, **options})
-
-
-# ---- what is skipped, said and hashed
-
-
-def test_bad_files_are_skipped_and_named_where_that_is_asked_for(tmp_path):
-    write_folder(tmp_path, {"train/cat": 12, "train/dog": 25, "test/cat": 2})
-    for name in ("train/dog/11.png", "train/dog/3.png", "test/cat/0.png"):
-        (tmp_path / name).write_text("<html>")
-    with pytest.raises(UserError, match=r"train/dog/11\.png: .*\(3 such pictures in all\), or skip with --skip-bad"):
-        load_data(tmp_path, NOWHERE)
-    data = load_data(tmp_path, NOWHERE, skip_bad=True)
-    assert data.skipped == ("train/dog/11.png", "train/dog/3.png", "test/cat/0.png")
-    assert data.notes[0] == "3 of 39 pictures skipped because they cannot be read:"
-    assert [note.partition(":")[0].strip() for note in data.notes[1:]] == list(data.skipped)
-    assert [len(split) for split in (data.train, data.valid, data.test)] == [31, 4, 1]
-    assert sorted([*colours(data.train), *colours(data.valid)]) == sorted(
-        [(0, 10 * i) for i in range(12)] + [(10, 10 * i) for i in range(25) if i not in (3, 11)]
-    )
-    assert colours(data.test) == [(20, 10)]
-    np.testing.assert_allclose(data.mean, data.train.images.numpy().mean(axis=(0, 1, 2)) / 255)
-
-
-def test_many_skipped_files_are_counted_and_a_lost_class_is_an_error(tmp_path):
-    write_folder(tmp_path, {"cat": 5, "dog": 25})
-    for i in range(22):
-        (tmp_path / f"dog/{i}.png").write_bytes(b"")
-    data = load_data(tmp_path, NOWHERE, skip_bad=True)
-    assert data.notes[0].startswith("22 of 30")
-    assert len(data.notes) == 22
-    assert data.notes[-1].strip() == "and 2 more"
-    assert len(data.skipped) == 22
-    (tmp_path / "dog/22.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"'dog' has too few pictures to split \(2\)"):
-        load_data(tmp_path, NOWHERE, skip_bad=True)
-    for i in (23, 24):
-        (tmp_path / f"dog/{i}.png").write_bytes(b"")
-    with pytest.raises(UserError, match="no training picture of the class 'dog' can be read"):
-        load_data(tmp_path, NOWHERE, skip_bad=True)
-
-
-def test_the_content_is_the_same_until_a_pixel_a_name_or_a_class_changes(tmp_path):
-    folder = write_folder(tmp_path / "data", {"cat": 7, "dog": 7})
-
-    def content(**options):
-        return load_data(folder, NOWHERE, image_size=(3, 5), **options).content
-
-    first = content()
-    assert len(first) == 64
-    assert content(seed=1, valid_fraction=0.3, cache="auto") == first  # whichever are held out
-    assert content(cache="auto") == first
-    os.utime(folder / "cat/0.png", (0, 0))
-    assert content() == first
-    seen = {first, load_data(folder, NOWHERE, image_size=(5, 3)).content}
-    with Image.open(folder / "cat/2.png") as image:
-        changed = image.copy()
-    changed.putpixel((4, 2), (0, 20, 8))  # which was (0, 20, 7)
-    changed.save(folder / "cat/2.png")
-    seen.add(content())
-    (folder / "cat/3.png").rename(folder / "dog/3x.png")  # another label
-    seen.add(content())
-    (folder / "dog").rename(folder / "cow")
-    seen.add(content())
-    assert len(seen) == 5
-
-
-def test_the_content_of_digits():
-    first = load_data("digits", NOWHERE, image_size=(8, 8)).content
-    assert load_data("digits", NOWHERE, image_size=(8, 8), seed=5).content == first
-    assert load_data("digits", NOWHERE, image_size=(8, 9)).content != first
-
-
-def test_pixel_hash_is_that_of_the_bytes_in_order():
-    images = torch.randint(0, 256, (5, 3, 7, 3), dtype=torch.uint8)
-    assert pixel_hash(images[:2], images[2:]) == hashlib.sha256(images.numpy().tobytes()).hexdigest()
-    images[4, 2, 6, 2] ^= 1
-    assert pixel_hash(images[:2]) == hashlib.sha256(images[:2].numpy().tobytes()).hexdigest()
-
-
-def test_cifar_as_jpeg_files_is_told_in_one_line(tmp_path):
-    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    write_folder(tmp_path, dict.fromkeys(names, 5))
-    assert load_data(tmp_path, NOWHERE).notes == ()
-    Image.new("RGB", (5, 3)).save(tmp_path / "ship/a.JPEG")
-    (note,) = load_data(tmp_path, NOWHERE).notes
-    assert "2 to 3 points" in note
-    assert len(note.splitlines()) == 1
-    write_folder(tmp_path, {"tree": 5})
-    assert load_data(tmp_path, NOWHERE).notes == ()
-
-
-def test_names_below_the_folder_that_one_is_in(tmp_path, monkeypatch):
-    write_folder(tmp_path, {"cat": 5, "dog": 5})
-    content = load_data(tmp_path, NOWHERE).content
-    monkeypatch.chdir(tmp_path)
-    assert load_data(".", NOWHERE).content == content
-    (tmp_path / "cat/1.png").write_bytes(b"")
-    assert load_data(".", NOWHERE, skip_bad=True).skipped == ("cat/1.png",)
