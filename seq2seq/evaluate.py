@@ -32,7 +32,7 @@ class Options:
     """Translate pairs with a trained model and compare with their references: a table on stderr, JSON on stdout."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run."""
+    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
     data: tuple[str, ...] = ("multi30k",)
     """multi30k or toy; or a source and a target file, or one of tab-separated pairs."""
     split: str = "test_2016_flickr"

@@ -31,7 +31,7 @@ class Options:
     """Write a translator as a folder that CTranslate2 or ONNX Runtime runs, with its tokenizers and a README.txt."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run."""
+    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
     out: tyro.conf.Positional[Path]
     """The folder to be made."""
     to: Literal["ctranslate2", "onnx"]

@@ -28,7 +28,7 @@ class Options:
     """Translate lines of text."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run."""
+    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
     file: Annotated[str, tyro.conf.Positional] = "-"
     """A text file, or - for standard input."""
     scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

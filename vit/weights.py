@@ -13,7 +13,7 @@ from vit.model import ViT, ViTConfig
 
 KIND = "vit"
 SHIPPED = Path(__file__).parent / "pretrained"
-"""Weights that come with the program, each with a model card: ``load_vit("cifar10")``."""
+"""Where weights that come with the program would lie, each with a model card; there are none of a ViT yet."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LoadedViT:
 
 
 def load_vit(path: Path | str) -> LoadedViT:
-    """Reads a ViT's weights file, or one that comes with the program by its name.
+    """Reads a ViT's weights file.
 
     Raises:
         ValueError: not a ViT's weights file of this program.
