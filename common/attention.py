@@ -130,6 +130,22 @@ class Restricted(ScaledDotProduct):
         return super().forward(q, k, v, near if mask is None else near & mask, dropout, need_weights)
 
 
+class Locality(ScaledDotProduct):
+    """A learned temperature, and no position sees itself ("locality self-attention", Lee et al. 2021, 3.3)."""
+
+    def __init__(self, n_heads: int, d_head: int, radius: int | None = None) -> None:
+        super().__init__(n_heads, d_head)
+        self.temperature = nn.Parameter(torch.tensor(d_head**-0.5))
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        others = distance(q.shape[2], k.shape[2], q.device) != 0
+        attend_by = explicit_attention if need_weights else fused_attention
+        found = attend_by(q * self.temperature, k, v, others if mask is None else others & mask, dropout, 1.0)
+        return found if isinstance(found, tuple) else (found, None)
+
+
 class Additive(nn.Module):
     """w . tanh(q + k), one w per head (Bahdanau et al. 2015, A.1.2); holds B x H x Tq x Tk x K numbers."""
 
@@ -156,6 +172,7 @@ ATTENTION: dict[str, type[ScaledDotProduct] | type[Additive]] = {
     "additive": Additive,
     "shared_query_key": SharedQueryKey,
     "restricted": Restricted,
+    "locality": Locality,
 }
 
 

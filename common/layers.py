@@ -48,8 +48,9 @@ class Residual(nn.Module):
 
 
 def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAttention:
-    # A neighbourhood has no meaning between two sequences: attention to the memory sees all of it.
-    variant = "scaled_dot_product" if cross and config.attention == "restricted" else config.attention
+    # Neither a neighbourhood nor "itself" has a meaning between two sequences: attention to the memory sees all of it.
+    one_sequence = config.attention in ("restricted", "locality")
+    variant = "scaled_dot_product" if cross and one_sequence else config.attention
     return MultiHeadAttention(config.d_model, config.n_heads, config.attention_dropout, variant, config.radius)
 
 

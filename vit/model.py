@@ -17,7 +17,7 @@ from common import (
     UserError,
     explicit_attention,
 )
-from vit.patch_embedding import PatchEmbedding, grid_size
+from vit.patch_embedding import STEMS, grid_size
 
 POOLINGS = ("class_token", "mean", "attention")
 POSITIONS = ("learned", "sinusoidal", "none")
@@ -38,6 +38,7 @@ class ViTConfig:
     n_layers: int = 6
     pooling: str = "mean"
     positions: str = "learned"
+    stem: str = "linear"
     layers: TransformerConfig = field(
         default_factory=lambda: TransformerConfig(
             d_model=192, n_heads=3, d_ff=768, dropout=0.0, activation="gelu", norm_first=True, norm_eps=1e-6
@@ -53,6 +54,8 @@ class ViTConfig:
             raise UserError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
         if self.positions not in POSITIONS:
             raise UserError(f"unknown positions {self.positions!r}; choose one of {', '.join(POSITIONS)}")
+        if self.stem not in STEMS:
+            raise UserError(f"unknown stem {self.stem!r}; choose one of {', '.join(STEMS)}")
 
 
 def _size(d_model: int, n_heads: int, n_layers: int, mlp: int) -> tuple[int, TransformerConfig]:
@@ -91,7 +94,7 @@ class ViT(nn.Module):
         d_model = config.layers.d_model
         height, width = grid_size(config.image_size, config.patch_size)
         n_prefix = 1 if config.pooling == "class_token" else 0
-        self.patch_embedding = PatchEmbedding(d_model, config.patch_size, config.channels)
+        self.patch_embedding = STEMS[config.stem](d_model, config.patch_size, config.channels)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d_model)) if n_prefix else None
         self.positions: LearnedPositions | GridPositions | None = None
         if config.positions == "learned":
@@ -163,7 +166,7 @@ def multiply_adds(config: ViTConfig) -> int:
     height, width = grid_size(config.image_size, config.patch_size)
     patches, d_model, d_ff = height * width, config.layers.d_model, config.layers.d_ff
     length = patches + (config.pooling == "class_token")
-    embedding = patches * config.patch_size[0] * config.patch_size[1] * config.channels * d_model
+    embedding = STEMS[config.stem].multiply_adds(d_model, config.patch_size, config.channels, patches)
     projections = 3 if config.layers.attention == "shared_query_key" else 4
     layer = length * (projections * d_model**2 + 2 * d_model * d_ff) + 2 * length**2 * d_model
     pooling = 2 * length * d_model if config.pooling == "attention" else 0

@@ -20,6 +20,7 @@ from common.training.step import choose_device
 from vit.augment import AugmentConfig
 from vit.data import load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
+from vit.initialisation import mimetic
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
 from vit.splits import imbalance
@@ -57,6 +58,16 @@ class Options:
     """What the classifier looks at."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """What is added to the patches to tell where they are."""
+    stem: Literal["linear", "convolution", "shifted"] = "linear"
+    """From pixels to patches: one linear layer, two convolutions, or a linear layer over each patch and four shifted."""
+    heads: int | None = None
+    """Attention heads; the size's where not given."""
+    norm: Literal["pre", "post"] | None = None
+    """LayerNorm before each sub-layer or after its sum; the size's where not given."""
+    attention: Literal["scaled_dot_product", "locality", "shared_query_key"] | None = None
+    """How queries score keys (locality: learned temperature, no patch sees itself); the size's where not given."""
+    initialisation: Literal["xavier", "mimetic"] = "xavier"
+    """Of the attention's weights."""
     image_size: tuple[int, int] = (32, 32)
     """Height and width to which pictures are brought."""
     patch_size: tuple[int, int] = (4, 4)
@@ -77,6 +88,8 @@ class Options:
     """Leave out files of a folder that cannot be read, and name them, instead of refusing to start."""
     cache: str = "auto"
     """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
+    final_test: bool = True
+    """Test the best weights once at the end."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=15, optimizer="muon", learning_rate=4e-3, warmup=0.1)
@@ -161,7 +174,15 @@ def model_config(options: Options, n_classes: int, initial: Initial | None = Non
         n_layers=n_layers,
         pooling=options.pooling,
         positions=options.positions,
-        layers=replace(layers, dropout=options.dropout, drop_path=options.drop_path),
+        stem=options.stem,
+        layers=replace(
+            layers,
+            dropout=options.dropout,
+            drop_path=options.drop_path,
+            n_heads=options.heads or layers.n_heads,
+            norm_first=layers.norm_first if options.norm is None else options.norm == "pre",
+            attention=options.attention or layers.attention,
+        ),
     )
 
 
@@ -198,6 +219,8 @@ def run(options: Options) -> None:
     config = model_config(options, len(data.classes), initial)
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
+    if options.initialisation == "mimetic":
+        mimetic(model)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pictures")
     uneven = None if options.balanced else imbalance(data.train.labels, data.classes)
@@ -225,6 +248,11 @@ def run(options: Options) -> None:
         task.settings["freeze"] = True
     figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:
+        return
+    if not options.final_test:
+        if distributed.is_main():
+            write_json(out / METRICS, {"data": data.name, "content": data.content, **figures})
+        say(f"validation accuracy {figures['val_accuracy']:.2%}; everything is in {out}")
         return
     best = load_vit(out / WEIGHTS).model
     predicted = predictions(task, best.to(device), data.test)

@@ -1,0 +1,51 @@
+"""Initial weights that look like those of a trained ViT.
+
+Shapes: D width, H heads, K head width.
+"""
+
+import torch
+from torch import Tensor
+
+from vit.model import ViT
+
+
+@torch.no_grad()
+def mimetic(
+    model: ViT, query_key: tuple[float, float] = (0.7, 0.7), value_output: tuple[float, float] = (0.4, 0.4)
+) -> None:
+    """Sets every layer's attention so that a patch attends to its like, and gives back less of itself.
+
+    Per head W_q^T W_k is near a Z + b I, and the product of value and output projections near a Z - b I, with
+    Z ~ N(0, 1 / D) (Trockman and Kolter 2023, "Mimetic Initialization of Self-Attention Layers", 4). Draws from
+    torch's generator.
+
+    Args:
+        model: its encoder's attention is changed in place; queries and keys that share a projection are left.
+        query_key: (a, b) of the first product.
+        value_output: (a, b) of the second.
+    """
+    d_model, n_heads = model.config.layers.d_model, model.config.layers.n_heads
+    d_head = d_model // n_heads
+    for layer in model.encoder.layers:
+        attention = layer.self_attention
+        *queries_and_keys, values = attention.in_proj.weight.split(d_model)
+        if len(queries_and_keys) == 2:
+            for head in range(n_heads):
+                rows = slice(head * d_head, (head + 1) * d_head)
+                left, right = _factors(_near_identity(d_model, *query_key), d_head)
+                queries_and_keys[0][rows], queries_and_keys[1][rows] = left.T, right.T
+        a, b = value_output
+        left, right = _factors(_near_identity(d_model, a, -b), d_model)
+        attention.out_proj.weight.copy_(left)
+        values.copy_(right.T)
+
+
+def _near_identity(d_model: int, a: float, b: float) -> Tensor:
+    return a * torch.randn(d_model, d_model) / d_model**0.5 + b * torch.eye(d_model)
+
+
+def _factors(product: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """(D, D) -> the two (D, rank) whose product left @ right^T is nearest to it (Eckart and Young 1936)."""
+    u, s, v = torch.linalg.svd(product)
+    root = s[:rank].sqrt()
+    return u[:, :rank] * root, v[:rank].T * root
