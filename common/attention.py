@@ -62,12 +62,11 @@ def explicit_attention(
 def attend(scores: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
     """Scores (B, H, Tq, Tk) and values (B, H, Tk, K) -> output and weights; masks as in fused_attention."""
     dead = None
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is not None:
         mask, dead = _open_dead_rows(mask)
         # The mask is smaller than the scores; adding it costs a fifth of filling them on a CPU.
         scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).to(v.dtype)
+    weights = torch.softmax(scores, dim=-1).to(v.dtype)  # summed in float32 whatever the type
     if dead is not None and (dead.device.type != "cpu" or dead.any()):  # to look is cheap on a CPU only
         weights = weights.masked_fill(dead, 0.0)
     return (drop(weights, dropout) if dropout else weights) @ v, weights
@@ -131,7 +130,8 @@ class Restricted(ScaledDotProduct):
 
 
 class Locality(ScaledDotProduct):
-    """A learned temperature, and no position sees itself ("locality self-attention", Lee et al. 2021, 3.3)."""
+    """A learned temperature, and no position sees itself if it sees another ("locality self-attention", Lee et al.
+    2021, 3.3)."""
 
     def __init__(self, n_heads: int, d_head: int, radius: int | None = None) -> None:
         super().__init__(n_heads, d_head)
@@ -141,9 +141,12 @@ class Locality(ScaledDotProduct):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         others = distance(q.shape[2], k.shape[2], q.device) != 0
-        attend_by = explicit_attention if need_weights else fused_attention
-        found = attend_by(q * self.temperature, k, v, others if mask is None else others & mask, dropout, 1.0)
-        return found if isinstance(found, tuple) else (found, None)
+        seen = others if mask is None else others & mask
+        alone = ~seen.any(dim=-1, keepdim=True)
+        seen = seen | (alone if mask is None else alone & mask)
+        if need_weights:
+            return explicit_attention(q * self.temperature, k, v, seen, dropout, 1.0)
+        return fused_attention(q * self.temperature, k, v, seen, dropout, 1.0), None
 
 
 class Additive(nn.Module):

@@ -146,7 +146,9 @@ def usual_layers(d_model: int, n_heads: int, d_ff: int, eps: float) -> Transform
 
 
 def check_layers(config: ViTConfig, whose: str) -> None:
-    """Raises ValueError where a ViT's layers are not those that a Vision Transformer has everywhere."""
+    """Raises ValueError where a ViT's stem or layers are not those that a Vision Transformer has everywhere."""
+    if config.stem != "linear":
+        raise UserError(f"{whose} has only stem='linear'; got {config.stem!r}")
     for name, value in USUAL_LAYERS.items():
         if getattr(config.layers, name) != value:
             raise UserError(f"{whose} has only {name}={value!r}; got {getattr(config.layers, name)!r}")

@@ -20,7 +20,7 @@ from common.training.run import say
 from vit.exchange import config_from_timm, from_timm
 from vit.model import ViT, ViTConfig
 from vit.patch_embedding import grid_size
-from vit.weights import KIND
+from vit.weights import KIND, SHIPPED
 
 TIMM = "timm:"
 # What may be other than in the weights: all else decides what they compute.
@@ -55,7 +55,7 @@ class Initial:
 
     def options(self) -> dict[str, Any]:
         """The options of training that these weights decide where nobody asks for others."""
-        names = ("pooling", "positions", "image_size", "patch_size")
+        names = ("pooling", "positions", "stem", "image_size", "patch_size")
         return {"init": self.name, "size": "init", **{name: getattr(self.config, name) for name in names}}
 
 
@@ -71,7 +71,7 @@ def read_initial(name: str, *, weights: bool = True) -> Initial:
     """
     if name.startswith(TIMM):
         return _read_timm(name, weights)
-    tensors, description = read_weights(Path(name), KIND)
+    tensors, description = read_weights(Path(name), KIND, SHIPPED)
     return Initial(
         name,
         from_dict(ViTConfig, description["config"]),
@@ -143,8 +143,8 @@ def start_from(model: ViT, initial: Initial, classes: Sequence[str]) -> str:
     difference = first_difference(_fixed(asdict(initial.config)), _fixed(asdict(model.config)))
     if difference:
         raise UserError(
-            f"init={initial.name} is another model, {difference}; leave --size, --pooling, --positions and "
-            "--patch-size to the weights"
+            f"init={initial.name} is another model, {difference}; leave --size, --pooling, --positions, --stem "
+            "and --patch-size to the weights"
         )
     tensors, said = dict(initial.tensors), []
     old, new = (grid_size(config.image_size, config.patch_size) for config in (initial.config, model.config))

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from common import UserError
+from common import UserError, packed
 from common.training.cli import read_options, run_command
 from vit.pictures import EXTENSIONS
 from vit.weights import LoadedViT, load_vit
@@ -63,6 +63,7 @@ def run(options: Options) -> bool:
     if options.top < 1:
         raise UserError(f"top={options.top} must be at least 1")
     loaded = load_vit(options.weights)
+    fast = replace(loaded, model=packed(loaded.model))
     console = Console(highlight=False)
     paths = find_pictures(options.pictures)
     good, drawn, seen = True, options.attention is None, 0
@@ -81,7 +82,7 @@ def run(options: Options) -> bool:
 
             draw_attention(options.attention, loaded, read[0][1])
             drawn = True
-        for (path, _), row in zip(read, probabilities(loaded, [image for _, image in read]), strict=True):
+        for (path, _), row in zip(read, probabilities(fast, [image for _, image in read]), strict=True):
             chances, classes = row.topk(min(options.top, len(loaded.classes)))
             answers = [(loaded.classes[i], p) for i, p in zip(classes.tolist(), chances.tolist(), strict=True)]
             seen += 1

@@ -59,7 +59,7 @@ class Options:
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """What is added to the patches to tell where they are."""
     stem: Literal["linear", "convolution", "shifted"] = "linear"
-    """From pixels to patches: one linear layer, two convolutions, or a linear layer over each patch and four shifted."""
+    """From pixels to patches: one linear layer; two convolutions; one linear layer over each patch and four shifted."""
     heads: int | None = None
     """Attention heads; the size's where not given."""
     norm: Literal["pre", "post"] | None = None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common import MultiHeadAttention
-from common.attention import Additive, Restricted, ScaledDotProduct, SharedQueryKey, Unscaled
+from common.attention import Additive, Locality, Restricted, ScaledDotProduct, SharedQueryKey, Unscaled
 from tests.common.helpers import attention_by_hand, dot, randomise, weights_of
 
 X = 0.5 * torch.randn(2, 7, 15, generator=torch.Generator().manual_seed(1))
@@ -39,8 +39,8 @@ def test_variant_by_hand(variant: str, cross: bool) -> None:
 
 
 def test_names_and_classes() -> None:
-    built = {name: type(build(name, radius=1).score) for name in ("unscaled", "additive", "restricted")}
-    assert built == {"unscaled": Unscaled, "additive": Additive, "restricted": Restricted}
+    built = {name: type(build(name, radius=1).score) for name in ("unscaled", "additive", "restricted", "locality")}
+    assert built == {"unscaled": Unscaled, "additive": Additive, "restricted": Restricted, "locality": Locality}
     assert type(MultiHeadAttention(15, 3).score) is ScaledDotProduct
 
 
@@ -128,3 +128,28 @@ def test_restricted_by_hand_with_causality() -> None:
 def test_restricted_needs_a_radius(radius: int | None) -> None:
     with pytest.raises(ValueError, match=f"needs a radius of 0 or more; got radius={radius}"):
         MultiHeadAttention(15, 3, variant="restricted", radius=radius)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_locality_by_hand(causal: bool) -> None:
+    layer = build("locality")
+    with torch.no_grad():
+        layer.get_parameter("score.temperature").fill_(0.7)
+    out, weights = attention_by_hand(
+        layer,
+        X,
+        X,
+        score=lambda query, key, head: 0.7 * dot(query, key),
+        sees=lambda b, i, j: (j != i or (causal and i == 0)) and not (causal and j > i),  # the first sees itself alone
+    )
+    result = layer(X, causal=causal, need_weights=True)
+    torch.testing.assert_close(weights_of(result).double(), weights, atol=1e-5, rtol=1e-5)
+    for asked in (False, True):
+        found = layer(X, causal=causal, need_weights=asked)[0]
+        torch.testing.assert_close(found.double(), out, atol=1e-5, rtol=1e-5)
+
+
+def test_locality_starts_with_the_usual_scale() -> None:
+    assert MultiHeadAttention(15, 3, variant="locality").get_parameter("score.temperature").item() == pytest.approx(
+        5**-0.5
+    )
