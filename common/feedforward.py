@@ -24,7 +24,7 @@ class FeedForward(nn.Module):
         _initialise(self.inner, self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(self.activation(self.inner(x))))
+        return self.outer(self.dropout(self.inner.activated(x, self.activation)))
 
 
 class ConvFeedForward(nn.Module):

@@ -4,6 +4,7 @@ Shapes: I features in, O features out.
 """
 
 import copy
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -14,7 +15,9 @@ from torch.autograd.function import once_differentiable
 from common.errors import UserError
 
 Model = TypeVar("Model", bound=nn.Module)
+Activation = Callable[[Tensor], Tensor]
 PACKED_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FUSED = {F.relu: "relu", F.gelu: "gelu"}  # activations that oneDNN applies as it writes a product
 
 
 MANY = 256
@@ -30,6 +33,10 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """The activation of the outputs: (..., I) -> (..., O)."""
+        return activation(self(x))
 
     def part(self, x: Tensor, first: int, last: int) -> Tensor:
         """The outputs first, ..., last - 1 alone: (..., I) -> (..., last - first)."""
@@ -92,15 +99,24 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.part(x, 0, self.out_features)
 
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """The activation of the outputs: (..., I) -> (..., O)."""
+        if activation in FUSED:
+            return self._product(x, 0, self.out_features, FUSED[activation])
+        return activation(self(x))
+
     def part(self, x: Tensor, first: int, last: int) -> Tensor:
         """The outputs first, ..., last - 1 alone: (..., I) -> (..., last - first)."""
+        return self._product(x, first, last, "none")
+
+    def _product(self, x: Tensor, first: int, last: int, activation: str) -> Tensor:
         if (first, last) not in self._packed:
             weight = torch.ops.mkldnn._reorder_linear_weight(self.weight[first:last].contiguous(), None)
             self._packed[first, last] = weight, None if self.bias is None else self.bias[first:last].contiguous()
         if not x.numel():
             return x.new_zeros((*x.shape[:-1], last - first))
         weight, bias = self._packed[first, last]
-        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), weight, bias, "none", [], "").to(x.dtype)
+        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), weight, bias, activation, [], "none").to(x.dtype)
 
 
 def packed(model: Model, precision: str = "float32") -> Model:

@@ -6,14 +6,17 @@ Shapes: D width, H heads, K head width.
 import torch
 from torch import Tensor
 
+from common import GridPositions, LearnedPositions
 from vit.model import ViT
+from vit.patch_embedding import grid_size
 
 
 @torch.no_grad()
 def mimetic(
     model: ViT, query_key: tuple[float, float] = (0.7, 0.7), value_output: tuple[float, float] = (0.4, 0.4)
 ) -> None:
-    """Sets every layer's attention so that a patch attends to its like, and gives back less of itself.
+    """Sets every layer's attention so that a patch attends to its like, and gives back less of itself; learned
+    positions begin as the 2-D sinusoids.
 
     Per head W_q^T W_k is near a Z + b I, and the product of value and output projections near a Z - b I, with
     Z ~ N(0, 1 / D) (Trockman and Kolter 2023, "Mimetic Initialization of Self-Attention Layers", 4). Draws from
@@ -38,6 +41,11 @@ def mimetic(
         left, right = _factors(_near_identity(d_model, a, -b), d_model)
         attention.out_proj.weight.copy_(left)
         values.copy_(right.T)
+    if isinstance(model.positions, LearnedPositions):
+        grid = grid_size(model.config.image_size, model.config.patch_size)
+        n_prefix = len(model.positions.weight) - grid[0] * grid[1]
+        sinusoids = GridPositions(d_model, *grid, n_prefix)(torch.zeros(1, len(model.positions.weight), d_model))
+        model.positions.weight.copy_(sinusoids.reshape(-1, d_model))
 
 
 def _near_identity(d_model: int, a: float, b: float) -> Tensor:

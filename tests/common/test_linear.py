@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from common import Encoder, MultiHeadAttention, TransformerConfig, UserError, packed
+from common import Encoder, FeedForward, MultiHeadAttention, TransformerConfig, UserError, packed
 from common.linear import MANY, Linear, PackedLinear
 
 CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
@@ -99,3 +99,15 @@ def test_a_frozen_layer_and_a_constant_input_get_no_gradient():
     layer, x = Linear(5, 11), torch.randn(MANY, 5)
     layer(x).sum().backward()
     torch.testing.assert_close(layer.weight.grad, x.sum(0).expand(11, 5), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_packed_feed_forward_network_applies_its_activation(activation: str, precision: str) -> None:
+    network = nn.Sequential(FeedForward(7, 13, activation=activation))
+    x = torch.randn(5, 3, 7)
+    with torch.inference_mode():
+        found, expected = packed(network, precision)(x), network(x)
+    tolerance = 1e-6 if precision == "float32" else 3e-2
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+    assert not torch.equal(found, network[0].outer(network[0].inner(x)))

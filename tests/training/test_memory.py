@@ -1,4 +1,4 @@
-"""Freed memory is not given back: nothing has to be cleared anew. Asked of a process of its own, whose C library it is."""
+"""Memory that was freed is not given back. Asked of a process of its own, for it is the whole process that changes."""
 
 import subprocess
 import sys
