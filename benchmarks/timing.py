@@ -1,10 +1,13 @@
-"""What all comparisons share: contenders take turns in one process, medians are compared, ratios are printed."""
+"""What all comparisons share: contenders take turns, medians are compared, ratios are printed."""
 
+import multiprocessing
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +23,86 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int, war
             if turn >= warm_up:
                 seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+Steps = Mapping[str, Callable[[], object]]
+"""What a contender can do, by the task's name."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A contender at a task."""
+
+    seconds: float
+    """The median of its turns."""
+    peak_mb: float
+    """The most memory that the task took beyond what the process held before its model was built."""
+
+
+def in_processes(
+    contenders: Mapping[str, Callable[[], Steps]], rounds: Mapping[str, int], warm_up: int = 2
+) -> dict[str, dict[str, Timing]]:
+    """Lets contenders take turns, each in a process of its own, as their users run them: a library's settings (of
+    memory, of threads) are not another's, and each has its own peak of memory.
+
+    Args:
+        contenders: name -> what builds the contender there; it travels as a pickle.
+        rounds: task -> timed turns of each contender.
+        warm_up: turns before those.
+
+    Returns:
+        task -> contender -> its timing; a contender that cannot do the task is left out.
+    """
+    context = multiprocessing.get_context("spawn")
+    lines: dict[str, Connection] = {}
+    for name, build in contenders.items():
+        lines[name], theirs = context.Pipe()
+        context.Process(target=_serve, args=(build, theirs), daemon=True).start()
+    able = {name: line.recv() for name, line in lines.items()}
+    found: dict[str, dict[str, Timing]] = {}
+    for task, turns in rounds.items():
+        ready = {name: line for name, line in lines.items() if task in able[name]}
+        seconds: dict[str, list[float]] = {name: [] for name in ready}
+        for turn in range(turns + warm_up):
+            for name, line in ready.items():
+                line.send(task)
+                took = line.recv()
+                if turn >= warm_up:
+                    seconds[name].append(took)
+        found[task] = {}
+        for name, line in ready.items():
+            line.send(None)
+            found[task][name] = Timing(statistics.median(seconds[name]), line.recv())
+    for line in lines.values():
+        line.close()
+    return found
+
+
+def _serve(build: Callable[[], Steps], line: Connection) -> None:
+    """A contender's process: says what it can do, then does what it is told and says how long it took."""
+    before = _memory_mb("VmRSS")
+    steps = build()
+    line.send(list(steps))
+    while True:
+        try:
+            task = line.recv()
+        except EOFError:  # all is done
+            return
+        if task is None:
+            line.send(_memory_mb("VmHWM") - before)
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+            continue
+        begin = time.perf_counter()
+        steps[task]()
+        line.send(time.perf_counter() - begin)
+
+
+def _memory_mb(what: str) -> float:
+    """VmRSS, what the process holds, or VmHWM, its peak."""
+    for row in Path("/proc/self/status").read_text().splitlines():
+        if row.startswith(what):
+            return int(row.split()[1]) / 1024
+    raise RuntimeError(f"this system does not tell {what}")
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,29 @@
 """``python -m benchmarks.vit_speed``: the ViT's training step and forward pass beside other libraries', in one run.
 
-All have the same size (and timm the same weights), see the same pictures and take turns; medians are compared.
+All have the same size (and timm the same weights), see pictures of the same size and take turns, each in a process of
+its own; medians are compared.
 """
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
-from benchmarks.timing import Ratio, interleaved, print_ratios
+from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
+from common.training.memory import keep_freed_memory
 from vit.exchange import weights_to_timm
 from vit.model import SIZES, ViT, ViTConfig
 
 CLASSES = 10
+OURS, ONE, FORWARD, TRAINING = "patchwords", "one picture", "forward", "training step"
+GOALS = {ONE: 1.2, FORWARD: 1.03, TRAINING: 1.05}
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class Options:
     """CPU threads of each."""
     peers: tuple[str, ...] = ("timm", "torchvision", "vit-pytorch", "transformers")
     """Beside which."""
+    compile: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Compare the models compiled by torch.compile too."""
 
 
 def timm_twin(model: ViT) -> nn.Module:
@@ -148,35 +156,49 @@ def forward_pass(model: nn.Module, images: Tensor) -> Callable[[], None]:
     return step
 
 
-def measure(options: Options) -> list[Ratio]:
-    """Forward pass of a batch and of one picture, and training step, beside each peer."""
+def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
+    """What a library does at each task; ours as training and prediction do it."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     n_layers, layers = SIZES[options.size]
     ours = ViT(ViTConfig(n_classes=CLASSES, n_layers=n_layers, pooling="class_token", layers=layers))
-    twins = {name: TWINS[name](ours) for name in options.peers}
     images = torch.randn(options.batch_size, 3, 32, 32)
     labels = torch.randint(0, CLASSES, (options.batch_size,))
-    if "timm" in twins:
-        difference = (ours.eval()(images[:8]) - twins["timm"].eval()(images[:8])).abs().max().item()
-        print(f"logits of timm with the same weights differ by {difference:.1e}")
-    fast = packed(ours)
+    if name == OURS:
+        keep_freed_memory()
+    model = ours if name == OURS else TWINS[name](ours)
+    answering = packed(ours) if name == OURS else model
+    steps: dict[str, Callable[[], object]] = {
+        ONE: forward_pass(answering, images[:1]),
+        FORWARD: forward_pass(answering, images),
+        TRAINING: training_step(model, images, labels),
+    }
+    if options.compile:
+        compiled = torch.compile(model)
+        steps[f"{FORWARD}, compiled"] = forward_pass(compiled, images)
+        steps[f"{TRAINING}, compiled"] = training_step(compiled, images, labels)
+    return steps
+
+
+def measure(options: Options) -> list[Ratio]:
+    """Forward pass of a batch and of one picture, and training step, beside each peer, and their memory."""
+    rounds = {FORWARD: options.rounds, TRAINING: options.rounds, ONE: 20 * options.rounds}
+    if options.compile:
+        rounds |= {f"{task}, compiled": options.rounds for task in (FORWARD, TRAINING)}
+    names = (OURS, *options.peers)
+    found = in_processes({name: partial(contender, name, options) for name in names}, rounds)
     ratios = []
-    for task, pictures, goal in (("one picture", images[:1], 1.2), ("forward", images, 1.03)):
-        rounds = options.rounds * (20 if len(pictures) == 1 else 1)
-        contenders = {"ours": fast, **twins}
-        seconds = interleaved({name: forward_pass(m, pictures) for name, m in contenders.items()}, rounds)
-        ratios += _ratios(task, seconds, len(pictures), goal)
-    contenders = {"ours": ours, **twins}
-    steps = {name: training_step(model, images, labels) for name, model in contenders.items()}
-    return ratios + _ratios("training step", interleaved(steps, options.rounds), len(images), 1.05)
-
-
-def _ratios(task: str, seconds: dict[str, float], pictures: int, goal: float) -> list[Ratio]:
-    told = ", ".join(f"{name} {pictures / value:.1f}" for name, value in seconds.items())
-    print(f"{task}, pictures/s: {told}", flush=True)
-    peers = {name: value / seconds["ours"] for name, value in seconds.items() if name != "ours"}
-    return [Ratio(f"ViT, {task}", name, value, goal) for name, value in peers.items()]
+    for task, timings in found.items():
+        pictures = 1 if task == ONE else options.batch_size
+        told = (f"{name} {pictures / one.seconds:.1f} ({one.peak_mb:.0f} MB)" for name, one in timings.items())
+        print(f"{task}, pictures/s: {', '.join(told)}", flush=True)
+        ours, goal = timings.pop(OURS), GOALS[task.removesuffix(", compiled")]
+        ratios += [Ratio(f"ViT, {task}", name, one.seconds / ours.seconds, goal) for name, one in timings.items()]
+        if task == TRAINING:
+            ratios += [
+                Ratio("ViT, memory of training", n, one.peak_mb / ours.peak_mb, 1.0) for n, one in timings.items()
+            ]
+    return ratios
 
 
 def main() -> None:
