@@ -43,6 +43,9 @@ class Options:
     """A folder for pictures: confusion_matrix.png, reliability.png, mistakes.png."""
     corruptions: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Say the accuracy under noise, blur, JPEG and low contrast too, at three severities."""
+    flip: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say also, apart as "with_flip", what each picture and its mirror image give together, by the mean of their
+    log-probabilities."""
     seed: int | None = None
     """Of the training run; from the config.json beside the weights if not given, else 0."""
     valid_fraction: float | None = None
@@ -118,6 +121,28 @@ def corrupted_accuracies(loaded: LoadedViT, pictures: Pictures, labels: Tensor) 
     return figures
 
 
+def figures_with_flip(loaded: LoadedViT, pictures: Pictures, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Figures of the mean of the log-probabilities of each picture and of its mirror image (test-time augmentation).
+
+    Args:
+        loaded: the model with its transform.
+        pictures: N of the model's size.
+        logits: (N, K) of the pictures as they are.
+        labels: (N,).
+    """
+    mirrored = predict_logits(loaded, pictures, lambda images, first: images.flip(2))
+    both = (log_probabilities(logits) + log_probabilities(mirrored)) / 2
+    figures = classification_figures(both, labels, loaded.classes)
+    confidence, predicted = log_probabilities(both).exp().max(dim=1)
+    kept = {name: figures[name] for name in ("accuracy", "top_k_accuracy", "loss")}
+    return {**kept, "calibration_error": calibration(confidence, predicted == labels).error}
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """(N, K) -> the same shape; the exponentials of each row sum to 1."""
+    return logits - logits.logsumexp(dim=1, keepdim=True)
+
+
 def run(options: Options) -> None:
     """Evaluates as the options say."""
     device = choose_device(options.device)
@@ -136,7 +161,7 @@ def run(options: Options) -> None:
     began = time.monotonic()
     logits = predict_logits(loaded, pictures)
     seconds = time.monotonic() - began
-    chances = (logits - logits.logsumexp(dim=1, keepdim=True)).exp()
+    chances = log_probabilities(logits).exp()
     confidence, predicted = chances.max(dim=1)
     calibrated = calibration(confidence, predicted == labels)
     figures: dict[str, Any] = {
@@ -151,6 +176,8 @@ def run(options: Options) -> None:
         "seconds": round(seconds, 3),
         "images_per_second": round(len(pictures) / seconds, 1),
     }
+    if options.flip:
+        figures["with_flip"] = figures_with_flip(loaded, pictures, logits, labels)
     if options.corruptions:
         figures["corruptions"] = corrupted_accuracies(loaded, pictures, labels)
     if options.out is not None:
@@ -215,6 +242,8 @@ def _print_tables(figures: dict[str, Any]) -> None:
         f"calibration error {figures['calibration_error']:.2%} ({figures['pictures']:,} pictures in "
         f"{figures['seconds']:.1f} s, {figures['images_per_second']:,.0f}/s)"
     )
+    if "with_flip" in figures:
+        say(f"with each picture's mirror image: accuracy {figures['with_flip']['accuracy']:.2%}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

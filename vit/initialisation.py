@@ -1,14 +1,14 @@
-"""Initial weights that look like those of a trained ViT.
+"""Initial weights that look like those of a trained ViT, and a patch embedding that suits the pictures.
 
-Shapes: D width, H heads, K head width.
+Shapes: D width, H heads, K head width; B batch, N numbers of a patch (48 of 4 x 4 pixels in colour).
 """
 
 import torch
 from torch import Tensor
 
-from common import GridPositions, LearnedPositions
+from common import GridPositions, LearnedPositions, UserError
 from vit.model import ViT
-from vit.patch_embedding import grid_size
+from vit.patch_embedding import PatchEmbedding, grid_size, patchify
 
 
 @torch.no_grad()
@@ -46,6 +46,40 @@ def mimetic(
         n_prefix = len(model.positions.weight) - grid[0] * grid[1]
         sinusoids = GridPositions(d_model, *grid, n_prefix)(torch.zeros(1, len(model.positions.weight), d_model))
         model.positions.weight.copy_(sinusoids.reshape(-1, d_model))
+
+
+@torch.no_grad()
+def whiten(model: ViT, images: Tensor, epsilon: float = 1e-2) -> None:
+    """Sets the first rows of the patch embedding to the principal directions of patches, all about equally loud.
+
+    Row i is the i-th eigenvector of the patches' covariance divided by sqrt(its eigenvalue + epsilon), so that fine
+    detail, of which pictures have little, counts from the first step on (Page 2019, "How to Train Your ResNet", 8:
+    "patch whitening"). Where the width has room for them, the negatives follow, as in Jordan 2024 ("94% on CIFAR-10 in
+    3.29 Seconds on a Single GPU", 3.2). All are scaled so that they give the variance that the rows before gave in the
+    mean (Glorot and Bengio 2010). Further rows stay as they are, and nothing is frozen.
+
+    Args:
+        model: its patch embedding is changed in place.
+        images: training pictures (B, C, H, W), normalised.
+        epsilon: the variance, beside 1 of a pixel, below which a direction is taken for noise.
+
+    Raises:
+        UserError: the model's stem is none that is linear in a patch.
+    """
+    embedding = model.patch_embedding
+    if not isinstance(embedding, PatchEmbedding):
+        raise UserError("whiten=True is for patches and one linear layer; use stem=linear or leave it out")
+    weight = embedding.projection.weight
+    # (B, C, H, W) -> (B, H/4, W/4, N) -> (N, N)
+    covariance = patchify(images, embedding.patch_size).flatten(0, 2).double().T.cov()
+    variances, directions = torch.linalg.eigh(covariance)  # rising; a direction a column
+    rows = (directions / (variances.clamp(min=0.0) + epsilon).sqrt()).T.flip(0)
+    if len(weight) >= 2 * len(rows):
+        rows = torch.cat((rows, -rows))
+    rows = rows[: len(weight)]
+    wanted = covariance.trace() * 2.0 / sum(weight.shape)  # the variance of Glorot's weights is 2 / (D + N)
+    given = ((rows @ covariance) * rows).sum(dim=1).mean()
+    weight[: len(rows)] = (rows * (wanted / given).sqrt()).to(weight)
 
 
 def _near_identity(d_model: int, a: float, b: float) -> Tensor:

@@ -93,12 +93,13 @@ class ViT(nn.Module):
         self.config = config
         d_model = config.layers.d_model
         height, width = grid_size(config.image_size, config.patch_size)
+        self.n_patches = height * width
         n_prefix = 1 if config.pooling == "class_token" else 0
         self.patch_embedding = STEMS[config.stem](d_model, config.patch_size, config.channels)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d_model)) if n_prefix else None
         self.positions: LearnedPositions | GridPositions | None = None
         if config.positions == "learned":
-            self.positions = LearnedPositions(n_prefix + height * width, d_model)
+            self.positions = LearnedPositions(n_prefix + self.n_patches, d_model)
         elif config.positions == "sinusoidal":
             self.positions = GridPositions(d_model, height, width, n_prefix)
         self.dropout = Dropout(config.layers.dropout)
@@ -110,13 +111,18 @@ class ViT(nn.Module):
         if self.class_token is not None:
             nn.init.trunc_normal_(self.class_token, std=0.02)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Pictures (B, C, H, W), normalised -> logits (B, K)."""
-        x, _ = self.encoder(self.embed(images))
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Pictures (B, C, H, W), normalised -> logits (B, K); see ``embed`` for ``keep``."""
+        x, _ = self.encoder(self.embed(images, keep))
         return self.classifier(self.pool(x)[0])
 
-    def embed(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Pictures (B, C, H, W) -> what enters the encoder, (B, T, D).
+
+        Args:
+            images: normalised.
+            keep: (B, k) int64, the patches of each picture that are looked at (PatchDropout, Liu et al. 2022), each
+                with the position of its place; all where not given. The class token always stays.
 
         Raises:
             ValueError: the pictures have another size than the model's.
@@ -129,6 +135,11 @@ class ViT(nn.Module):
             x = torch.cat((self.class_token.expand(x.shape[0], -1, -1), x), dim=1)
         if self.positions is not None:
             x = x + self.positions(x)
+        if keep is not None:
+            # (B, n + P, D) -> the n tokens before the patches and the patches named by keep, (B, n + k, D)
+            n = x.shape[1] - self.n_patches
+            chosen = x[:, n:].gather(1, keep.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+            x = torch.cat((x[:, :n], chosen), dim=1) if n else chosen
         return self.dropout(x)
 
     def pool(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -157,15 +168,17 @@ class ViT(nn.Module):
         return self.encoder(self.embed(images), need_weights=True)[1]
 
 
-def multiply_adds(config: ViTConfig) -> int:
+def multiply_adds(config: ViTConfig, kept: int | None = None) -> int:
     """Multiply-adds of one picture's forward pass: matrix products only (norms, softmax and biases left out).
+
+    Where only ``kept`` of its patches are looked at, all are embedded nevertheless.
 
     Per layer T * (4 D^2 + 2 D F) for projections (3 D^2 where queries and keys share theirs) and feed-forward, and
     2 T^2 D for scores and weighted sums.
     """
     height, width = grid_size(config.image_size, config.patch_size)
     patches, d_model, d_ff = height * width, config.layers.d_model, config.layers.d_ff
-    length = patches + (config.pooling == "class_token")
+    length = (patches if kept is None else kept) + (config.pooling == "class_token")
     embedding = STEMS[config.stem].multiply_adds(d_model, config.patch_size, config.channels, patches)
     projections = 3 if config.layers.attention == "shared_query_key" else 4
     layer = length * (projections * d_model**2 + 2 * d_model * d_ff) + 2 * length**2 * d_model

@@ -3,6 +3,7 @@
 Shapes: B batch, H and W pixels, K classes.
 """
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,8 @@ from common.training import distributed
 from common.training.seeding import derive_seed
 from vit.augment import Augment, AugmentConfig, apply_mix
 from vit.model import ViTConfig
+from vit.patch_embedding import grid_size
+from vit.progressive import ProgressiveConfig, patch_orders
 from vit.sampling import BalancedOrder, Order
 from vit.splits import PictureData, Pictures
 
@@ -39,8 +42,11 @@ class ImageClassification:
         balanced: bool = False,
         seed: int = 0,
         device: torch.device | None = None,
+        progressive: ProgressiveConfig | None = None,
     ) -> None:
-        self.data, self.augment = data, augment
+        self.data, self.config, self.augment = data, config, augment
+        self.progressive, self.progress = progressive or ProgressiveConfig(), 0.0
+        self.patches = math.prod(grid_size(config.image_size, config.patch_size))
         self.batch_size, self.label_smoothing, self.seed = batch_size, label_smoothing, seed
         self.pictures = data.train
         if device is not None and device.type != "cpu":  # batches are made there
@@ -65,10 +71,16 @@ class ImageClassification:
             "label_smoothing": label_smoothing,
             "augment": asdict(augment),
         }
+        if self.progressive != ProgressiveConfig():
+            self.settings["progressive"] = asdict(self.progressive)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     def batch(self, step: int, part: int, parts: int) -> tuple[Tensor, ...]:
-        """Part of batch ``step``: pictures (b, 3, H, W), labels (b,), partners' labels (b,), own share (b,)."""
+        """Part of batch ``step``: pictures (b, 3, H, W), labels (b,), partners' labels (b,), own share (b,).
+
+        Where patches are left out, an order of each picture's patches (b, P) comes with them. How many of them are
+        taken depends on how far the training is, which only ``loss`` knows.
+        """
         epoch, n = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, self.order(epoch))
@@ -87,7 +99,18 @@ class ImageClassification:
             share = share * draw.mix.share
         if empty:
             labels = partner_labels = torch.full_like(labels, NO_LABEL)
-        return images, labels, partner_labels, share
+        if not self.progressive.patch_drop:
+            return images, labels, partner_labels, share
+        rng = np.random.default_rng(derive_seed("patches", self.seed, step))
+        return images, labels, partner_labels, share, patch_orders(len(chosen), self.patches, rng)[rows]
+
+    def at(self, progress: float) -> None:
+        """Takes the share of the training that lies behind, for the steps that follow."""
+        self.progress = progress
+
+    def cost(self, progress: float) -> float:
+        """How long a step takes after a share of the training, beside one over whole pictures."""
+        return self.progressive.cost(self.config, progress)
 
     def _augmented(self, draw: Augment, chosen: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         where = chosen[rows].to(self.pictures.store.device)
@@ -99,8 +122,10 @@ class ImageClassification:
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Cross-entropy summed over pictures, between both labels' where pictures are mixed; and their number."""
-        images, labels, partner_labels, share = batch
-        logits = model(images).float()
+        images, labels, partner_labels, share, *orders = batch
+        kept = self.progressive.kept(self.patches, self.progress)
+        keep = [order[:, :kept] for order in orders if kept < self.patches]
+        logits = model(images, *keep).float()
         losses = share * self._cross_entropy(logits, labels)
         if partner_labels is not labels:
             losses = losses + (1.0 - share) * self._cross_entropy(logits, partner_labels)

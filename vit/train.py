@@ -15,13 +15,14 @@ from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import training_command
 from common.training.run import CONFIG, METRICS, STATE, WEIGHTS, open_run, read_config, say
-from common.training.seeding import derive_seed
+from common.training.seeding import derive_seed, generator
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
 from vit.data import load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
-from vit.initialisation import mimetic
+from vit.initialisation import PICTURES, mimetic, whiten
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
+from vit.progressive import ProgressiveConfig
 from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
 from vit.splits import imbalance
 from vit.task import ImageClassification
@@ -45,7 +46,8 @@ class Options:
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Start again where --out holds a run."""
     preset: str | None = None
-    """cpu20: as good as 20 minutes on a CPU with bf16 allow; cifar10-300: 300 epochs for a small model, for a GPU."""
+    """cpu20: as good as 20 minutes on a CPU with bf16 allow; speedrun: as good as 15, or any --minutes; cifar10-300:
+    300 epochs for a small model, for a GPU."""
     init: str | None = None
     """Start from a weights file of a run, or from timm:NAME, timm's pretrained weights; they decide the model and, if
     --image-size is not given, the size of pictures; pictures are normalised as for them."""
@@ -59,7 +61,7 @@ class Options:
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """What is added to the patches to tell where they are."""
     stem: Literal["linear", "convolution", "shifted"] = "linear"
-    """From pixels to patches: one linear layer; two convolutions; one linear layer over each patch and four shifted."""
+    """From pixels to patches: a linear layer, two convolutions, or a linear layer over each patch and four shifted."""
     heads: int | None = None
     """Attention heads; the size's where not given."""
     norm: Literal["pre", "post"] | None = None
@@ -68,6 +70,8 @@ class Options:
     """How queries score keys (locality: learned temperature, no patch sees itself); the size's where not given."""
     initialisation: Literal["xavier", "mimetic"] = "xavier"
     """Of the attention's weights."""
+    whiten: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Start the patch embedding as principal directions of training patches, all equally loud."""
     image_size: tuple[int, int] = (32, 32)
     """Height and width to which pictures are brought."""
     patch_size: tuple[int, int] = (4, 4)
@@ -91,6 +95,7 @@ class Options:
     final_test: bool = True
     """Test the best weights once at the end."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    progressive: ProgressiveConfig = field(default_factory=ProgressiveConfig)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=15, optimizer="muon", learning_rate=4e-3, warmup=0.1)
     )
@@ -103,6 +108,8 @@ class Options:
         if self.init is None and (self.freeze or self.size == "init"):
             asked = "freeze=True" if self.freeze else "size=init"
             raise UserError(f"{asked} needs weights to start from; add --init WEIGHTS")
+        if self.init is not None and self.whiten:
+            raise UserError(f"whiten=True is for random weights, not for those of init={self.init}; leave one out")
 
 
 # What suits a data set, where the command line does not say otherwise: digits are not to be mirrored.
@@ -119,6 +126,13 @@ BY_DATA: dict[str, dict[str, Any]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     # The setting that docs/results.md measures on two CPU cores.
     "cpu20": {"training": {"minutes": 20.0, "precision": "bf16"}},
+    # As good as 5 to 60 minutes on two CPU cores allow: 4 x 4 patches through one linear layer, no other weights.
+    "speedrun": {
+        "initialisation": "mimetic",
+        "whiten": True,
+        "progressive": {"patch_drop": 0.5},
+        "training": {"minutes": 15.0, "precision": "bf16"},
+    },
     # How Lee et al. 2021 ("Vision Transformer for Small-Size Datasets") train their plain ViT of this size, 93.6 %.
     "cifar10-300": {
         "size": "compact",
@@ -243,9 +257,13 @@ def run(options: Options) -> None:
         balanced=options.balanced,
         seed=seed,
         device=device if options.training.workers == 0 and data.train.nbytes <= ON_THE_DEVICE else None,
+        progressive=options.progressive,
     )
     if options.freeze:
         task.settings["freeze"] = True
+    if options.whiten:
+        some = torch.randperm(len(data.train), generator=generator("whiten", seed))[:PICTURES]
+        whiten(model, task.normalise(data.train.pixels(some).permute(0, 3, 1, 2) / 255.0))
     figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:
         return

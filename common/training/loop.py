@@ -17,11 +17,11 @@ from common.training.evaluation import Evaluator
 from common.training.interrupt import Interrupt, Interrupted
 from common.training.memory import keep_freed_memory
 from common.training.optimizer import learning_rate
-from common.training.plan import TimePlan
+from common.training.plan import TimePlan, mean_cost, steady
 from common.training.run import LOG, STATE, Terminal, peak_memory, say, write_log
 from common.training.state import Progress
 from common.training.step import Stepper, check_machine, choose_device
-from common.training.task import Task
+from common.training.task import ChangingTask, Task
 
 
 def train(
@@ -73,7 +73,9 @@ class _Loop:
         self.evaluator = Evaluator(task, config, out, self.stepper, interrupt)
         self.progress = Progress(total=config.epochs * task.steps_per_epoch)
         self.every = config.evaluate_every * task.steps_per_epoch
-        self.plan = TimePlan(config.minutes) if config.minutes else None
+        self.changing = task if isinstance(task, ChangingTask) else None
+        self.cost = self.changing.cost if self.changing else steady
+        self.plan = TimePlan(config.minutes, self.cost) if config.minutes else None
         self.progress.planned = self.plan is None
         self.last_save = time.monotonic()
 
@@ -115,6 +117,8 @@ class _Loop:
             raise Interrupted(self.interrupt.requested)
         progress, begin = self.progress, time.monotonic()
         rate = learning_rate(progress.updates, progress.total, self.config)
+        if self.changing:
+            self.changing.at(progress.step / progress.total if progress.planned else 0.0)
         save_due = distributed.is_main() and begin - self.last_save > 60 * self.config.save_minutes
         result = self.stepper(next(parts), progress.step, rate, (self.interrupt.requested, save_due))
         # With fp16 an overflowing gradient is the scaler's business; a loss never is.
@@ -193,6 +197,8 @@ class _Loop:
     def dry_run(self) -> None:
         """Two steps, the second timed, and an evaluation; says what the whole run will take."""
         seconds = 0.0
+        if self.changing:
+            self.changing.at(0.0)
         with closing(batches(self.task, self.config, 0)) as parts:  # pyright: ignore[reportArgumentType]
             for step in range(2):
                 begin = time.monotonic()
@@ -204,6 +210,7 @@ class _Loop:
         say(
             f"a step takes {seconds:.3g} s, an evaluation {evaluation:.3g} s, {peak_memory(self.device):.0f} MB at most"
         )
+        seconds *= mean_cost(self.cost)
         if self.config.minutes is not None:
             say(f"about {60 * self.config.minutes / seconds:,.0f} steps fit into {self.config.minutes:g} minutes")
             return

@@ -1,6 +1,6 @@
 """What the training loop asks of a modality."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -33,4 +33,21 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on the validation split, ``metric`` and "val_loss" among them; each process takes its share."""
+        ...
+
+
+@runtime_checkable
+class ChangingTask(Protocol):
+    """A task whose steps change in the course of the training; a task need not be one.
+
+    Batches are made ahead, when the length of a run over some minutes may not be known yet: what changes belongs into
+    ``loss``, not into ``batch``.
+    """
+
+    def at(self, progress: float) -> None:
+        """Told before each step which share of the training lies behind; 0 until its length is known."""
+        ...
+
+    def cost(self, progress: float) -> float:
+        """How long a step takes after a share of the training, in any unit."""
         ...

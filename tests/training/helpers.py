@@ -25,6 +25,7 @@ from seq2seq.tokenizer import Tokenizer
 from vit.augment import AugmentConfig
 from vit.data import PictureData, Pictures
 from vit.model import ViT, ViTConfig
+from vit.progressive import ProgressiveConfig
 from vit.task import ImageClassification
 
 MODALITIES = ("pictures", "sentences")
@@ -51,7 +52,11 @@ def picture_data(n: int = 19, n_valid: int = 5) -> PictureData:
 
 
 def pictures(
-    dropout: float = 0.1, batch_size: int = 7, augment: bool = True, n: int = 19
+    dropout: float = 0.1,
+    batch_size: int = 7,
+    augment: bool = True,
+    n: int = 19,
+    progressive: ProgressiveConfig | None = None,
 ) -> tuple[nn.Module, ImageClassification]:
     """A ViT on noise: by default three batches an epoch, the last one smaller."""
     layers = TransformerConfig(d_model=12, n_heads=2, d_ff=20, dropout=dropout, drop_path=dropout)
@@ -63,6 +68,7 @@ def pictures(
         changes if augment else AugmentConfig(crop=0, flip=False),
         batch_size=batch_size,
         label_smoothing=0.1,
+        progressive=progressive,
     )
     torch.manual_seed(3)
     return ViT(config), task

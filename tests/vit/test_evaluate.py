@@ -210,6 +210,31 @@ def test_the_command_matches_classes_by_name_and_draws(evaluate, folder, tmp_pat
         assert word in err
 
 
+def test_mirror_images_are_asked_too_and_said_apart(evaluate, folder, tmp_path):
+    weights, model = write_weights(tmp_path / "run")
+    logits, labels = by_hand(model, folder)
+    for path in (folder / "test").glob("*/*.png"):
+        with Image.open(path) as image:
+            mirrored = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        mirrored.save(path)
+    of_mirrored, _ = by_hand(model, folder)
+    both = (logits.log_softmax(dim=1) + of_mirrored.log_softmax(dim=1)) / 2
+    expected = classification_figures(both, labels, CLASSES)
+    code, out, err = evaluate(weights, "--data", folder, "--flip")
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["loss"] == pytest.approx(classification_figures(of_mirrored, labels, CLASSES)["loss"], rel=1e-4)
+    found = figures["with_flip"]
+    assert found["accuracy"] == expected["accuracy"]
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    assert found["loss"] != pytest.approx(figures["loss"], rel=1e-3)
+    assert found["top_k_accuracy"] == expected["top_k_accuracy"]
+    confidence, predicted = both.softmax(dim=1).max(dim=1)
+    assert found["calibration_error"] == pytest.approx(calibration(confidence, predicted == labels).error, abs=1e-4)
+    assert f"mirror image: accuracy {found['accuracy']:.2%}" in err
+    assert "with_flip" not in json.loads(evaluate(weights, "--data", folder)[1])
+
+
 def test_validation_pictures_are_those_of_the_run(evaluate, folder, tmp_path):
     weights, _ = write_weights(tmp_path / "run")
     code, out, _ = evaluate(weights, "--data", folder, "--split", "valid")
