@@ -10,6 +10,8 @@ from common import GridPositions, LearnedPositions, UserError
 from vit.model import ViT
 from vit.patch_embedding import PatchEmbedding, grid_size, patchify
 
+PICTURES = 2000  # whose patches tell what patches look like
+
 
 @torch.no_grad()
 def mimetic(
