@@ -18,7 +18,7 @@ from common.training.cli import read_options, run_command
 from common.training.run import read_config, say
 from common.training.step import choose_device
 from vit.data import load_data
-from vit.metrics import Calibration, accuracy, calibration, classification_figures
+from vit.metrics import Calibration, accuracy, calibration, classification_figures, log_probabilities
 from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
 from vit.splits import PictureData, Pictures
 from vit.weights import LoadedViT, load_vit
@@ -136,11 +136,6 @@ def figures_with_flip(loaded: LoadedViT, pictures: Pictures, logits: Tensor, lab
     confidence, predicted = log_probabilities(both).exp().max(dim=1)
     kept = {name: figures[name] for name in ("accuracy", "top_k_accuracy", "loss")}
     return {**kept, "calibration_error": calibration(confidence, predicted == labels).error}
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """(N, K) -> the same shape; the exponentials of each row sum to 1."""
-    return logits - logits.logsumexp(dim=1, keepdim=True)
 
 
 def run(options: Options) -> None:

@@ -46,6 +46,11 @@ def calibration(confidence: Tensor, right: Tensor, n_bins: int = N_BINS) -> Cali
     return Calibration(counts, mean_confidence, accuracy, error.item())
 
 
+def log_probabilities(logits: Tensor) -> Tensor:
+    """(N, K) -> the same shape; the exponentials of each row sum to 1."""
+    return logits - logits.logsumexp(dim=1, keepdim=True)
+
+
 def classification_figures(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     """Figures of N >= 1 predictions, as JSON.
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from common import UserError, packed
 from common.training.cli import read_options, run_command
+from vit.metrics import log_probabilities
 from vit.pictures import EXTENSIONS
 from vit.weights import LoadedViT, load_vit
 
@@ -55,7 +56,7 @@ def find_pictures(arguments: Sequence[str]) -> Iterator[Path]:
 def probabilities(loaded: LoadedViT, images: Sequence[torch.Tensor]) -> torch.Tensor:
     """uint8 pictures (H, W, 3) of the model's size -> probabilities (n, K)."""
     logits = loaded.model(loaded.transform.normalise(torch.stack(list(images))))
-    return (logits - logits.logsumexp(dim=1, keepdim=True)).exp()
+    return log_probabilities(logits).exp()
 
 
 def run(options: Options) -> bool:
