@@ -39,8 +39,8 @@ def main() -> None:
     options = tyro.cli(Options)
     few: dict[str, Any] = {"rounds": 3} if options.quick else {}
     ratios = [
-        *start_up.measure(start_up.Options(**few)),
-        *data_path.measure(data_path.Options(**few, **({"starts": 1} if options.quick else {}))),
+        *start_up.measure(start_up.Options(rounds=2) if options.quick else start_up.Options()),
+        *data_path.measure(data_path.Options(rounds=3, starts=1) if options.quick else data_path.Options()),
         *vit_speed.measure(vit_speed.Options(threads=options.threads, **few)),
         *translation_training.measure(translation_training.Options(threads=options.threads, **few)),
         *decoding.measure(

@@ -106,4 +106,4 @@ def test_every_formula_grows_at_last_as_its_largest_term():
     for curve in growth.curves():
         for formula, order in ((curve.cost, curve.time_order), (curve.numbers, curve.memory_order)):
             slope = exponent([10**4, 10**4 + 10**3], [formula(10**4), formula(10**4 + 10**3)])
-            assert slope == pytest.approx(order, abs=0.15), (curve.axis, curve.name)
+            assert slope == pytest.approx(order, abs=0.2), (curve.axis, curve.name)
