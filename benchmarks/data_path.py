@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 import tyro
+from torch import Tensor
 
 from benchmarks.processes import interleaved_processes
 from benchmarks.timing import Ratio, Seconds, interleaved, print_ratios
@@ -77,10 +78,10 @@ def random_pictures(file: Path, n: int) -> PictureData:
     labels = torch.from_numpy(rng.integers(0, CLASSES, n))
     all_of_them = Pictures(mapped(file, (n, SIDE, SIDE, 3)), labels, torch.arange(n), file)
     names = tuple(str(i) for i in range(CLASSES))
-    return PictureData("random", all_of_them, all_of_them, all_of_them, names, (0.5,) * 3, (0.25,) * 3)
+    return PictureData("random", all_of_them, all_of_them, all_of_them, names, (0.5, 0.5, 0.5), (0.3, 0.3, 0.3))
 
 
-def making(task: ImageClassification) -> Callable[[], object]:
+def making(task: ImageClassification) -> Callable[[], tuple[Tensor, ...]]:
     """Makes one batch after the other."""
     steps = count()
     return lambda: task.batch(next(steps), 0, 1)
