@@ -1,5 +1,7 @@
 """``python -m benchmarks``: every comparison, its ratios and the goals beside them; exit code 1 where one falls short.
 
+Start-up and the path of pictures to training are among them, and, without a goal, how cost grows with size.
+
 The libraries compared with come with the extra ``bench``.
 """
 
@@ -11,7 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from benchmarks import decoding, translation_training, vit_speed
+from benchmarks import data_path, decoding, growth, start_up, translation_training, vit_speed
 from benchmarks.timing import print_ratios
 
 
@@ -20,13 +22,15 @@ class Options:
     """Compare speed with other libraries, side by side on this machine."""
 
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Few turns of each: under five minutes, and more noise."""
+    """Few turns of each: under five minutes instead of under thirty, and more noise."""
     weights: Path | None = None
     """A trained post-norm translator of Multi30k, to decode real sentences with."""
     data_dir: Path = field(default_factory=lambda: Path("data"))
     """Where Multi30k lies."""
     threads: int = 2
-    """CPU threads of each."""
+    """CPU threads of each; start-up and the path of pictures take one."""
+    out: Path = Path("runs/growth")
+    """Where the tables and pictures of growth are written."""
 
 
 def main() -> None:
@@ -35,6 +39,8 @@ def main() -> None:
     options = tyro.cli(Options)
     few: dict[str, Any] = {"rounds": 3} if options.quick else {}
     ratios = [
+        *start_up.measure(start_up.Options(rounds=2) if options.quick else start_up.Options()),
+        *data_path.measure(data_path.Options(rounds=3, starts=1) if options.quick else data_path.Options()),
         *vit_speed.measure(vit_speed.Options(threads=options.threads, **few)),
         *translation_training.measure(translation_training.Options(threads=options.threads, **few)),
         *decoding.measure(
@@ -47,6 +53,7 @@ def main() -> None:
             )
         ),
     ]
+    print(growth.run(growth.Options(out=options.out, quick=options.quick, threads=options.threads)))
     sys.exit(0 if print_ratios(ratios, f"all comparisons, {options.threads} threads") else 1)
 
 

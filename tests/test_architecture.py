@@ -1,6 +1,7 @@
 """The arrows between the rooms, read from the imports."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -126,7 +127,44 @@ def test_importing_the_packages_is_silent():
 
 
 def test_importing_a_model_does_not_pay_for_training():
-    heavy = "{'timm', 'torchvision', 'sklearn', 'matplotlib', 'sacrebleu'}"
+    heavy = "{'timm', 'torchvision', 'sklearn', 'matplotlib', 'sacrebleu', 'rich'}"
     code = f"import sys, common, vit, seq2seq; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
+
+
+HEAVY = {
+    "timm", "torchvision", "sklearn", "scipy", "matplotlib", "sacrebleu", "sacremoses", "onnx", "onnxruntime",
+    "ctranslate2", "transformers", "sympy", "rich", "torch._dynamo", "torch._inductor", "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+}  # fmt: skip
+STARTS = """
+import contextlib, io, json, runpy, sys
+
+begun, heavy = {}, set(json.loads(sys.argv[1]))
+for module, *arguments in json.loads(sys.argv[2]):
+    sys.argv = [module, *arguments]
+    before = heavy & set(sys.modules)
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
+        runpy.run_module(module, run_name="__main__")
+    assert len(said.getvalue()) > 10, module
+    begun[" ".join([module, *arguments])] = sorted(heavy & set(sys.modules) - before)
+print(json.dumps(begun))
+"""
+
+
+@pytest.mark.parametrize(
+    ("commands", "foreign"),
+    [
+        ([["vit.predict", "--help"], ["vit.train", "--help"]], {"tokenizers"}),
+        ([["seq2seq.translate", "--help"], ["seq2seq.translate", "de-en", "FILE"], ["seq2seq.train", "--help"]],
+         {"PIL", "einops"}),
+    ],
+)  # fmt: skip
+def test_a_command_starts_without_what_it_does_not_need(commands, foreign, tmp_path):
+    file = tmp_path / "sentences"
+    file.write_text("ein mann .\n")
+    lines = [[str(file) if word == "FILE" else word for word in line] for line in commands]
+    code = [sys.executable, "-c", STARTS, json.dumps([*HEAVY, *foreign]), json.dumps(lines)]
+    done = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert json.loads(done.stdout) == {" ".join(line): [] for line in lines}

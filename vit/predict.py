@@ -11,8 +11,6 @@ from typing import Annotated
 
 import torch
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from common import UserError, packed
 from common.training.cli import read_options, run_command
@@ -59,13 +57,23 @@ def probabilities(loaded: LoadedViT, images: Sequence[torch.Tensor]) -> torch.Te
     return log_probabilities(logits).exp()
 
 
+def print_bars(answers: Sequence[tuple[str, float]]) -> None:
+    """A line a class with its probability, as a number and as a bar."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, p in answers:
+        table.add_row(name, f"{p:.1%}", "█" * round(30 * p))
+    Console(highlight=False).print(table)
+
+
 def run(options: Options) -> bool:
     """Answers for each picture; False where one could not be read."""
     if options.top < 1:
         raise UserError(f"top={options.top} must be at least 1")
     loaded = load_vit(options.weights)
     fast = replace(loaded, model=packed(loaded.model))
-    console = Console(highlight=False)
     paths = find_pictures(options.pictures)
     good, drawn, seen = True, options.attention is None, 0
     while some := list(islice(paths, TOGETHER)):
@@ -92,10 +100,7 @@ def run(options: Options) -> bool:
                 print(json.dumps({"path": str(path), "top": top}, ensure_ascii=False))
             else:
                 print(path)
-                table = Table(box=None, show_header=False)
-                for name, p in answers:
-                    table.add_row(name, f"{p:.1%}", "█" * round(30 * p))
-                console.print(table)
+                print_bars(answers)
     if not seen and good:
         raise UserError(f"no picture in {' '.join(options.pictures)}; give picture files or a folder of them")
     return good

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from common.training import distributed
@@ -39,6 +37,9 @@ def test_figures(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> d
 
 def print_per_class(per_class: dict[str, float]) -> None:
     """A table with bars on stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, show_header=False)
     for name, accuracy in per_class.items():
         table.add_row(name, f"{accuracy:.1%}", "█" * round(40 * accuracy))

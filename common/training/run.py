@@ -7,15 +7,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common.errors import UserError
 from common.training import distributed
 from common.training.checkpoint import PART, write_atomically, write_json, write_png
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 STATE, WEIGHTS, CONFIG, LOG, METRICS, CURVES = (
     "last.pt",
@@ -122,15 +123,20 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, Any]], metric: str) -
 class Terminal:
     """A progress bar where stderr is a terminal; elsewhere a plain line now and then."""
 
+    _task: "TaskID"
+
     def __init__(self, unit: str) -> None:
+        from rich.console import Console  # only a run draws a bar, and other commands start without it
+
         self.unit = unit
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
-        self._task = TaskID(0)
         self._last_line = time.monotonic()
 
     def __enter__(self) -> "Terminal":
         if distributed.is_main() and self._console.is_terminal:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
             bar = Progress(
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
                 BarColumn(bar_width=None),
