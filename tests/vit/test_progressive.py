@@ -4,6 +4,7 @@ Shapes: B 2, P 15 patches (3 x 5), D 20.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -140,6 +141,6 @@ def test_the_cost_is_the_share_of_the_products() -> None:
         ({"grow_until": 1.1}, "grow_until=1.1 must lie in"),
     ],
 )
-def test_what_is_refused(changes: dict[str, float], told: str) -> None:
+def test_what_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         ProgressiveConfig(**changes)

@@ -129,7 +129,7 @@ def test_the_ordinary_training_stopped_and_gone_on_with_is_one(
     (tmp_path / "parts" / METRICS).unlink()
     speedrun_baseline.main([*line.split(), str(tmp_path / "parts"), "--minutes", "5"])
     assert rows(tmp_path / "parts") == whole
-    assert_same_state(*(load_state(tmp_path / name / STATE) for name in ("parts", "whole")))
+    assert_same_state(load_state(tmp_path / "parts" / STATE), load_state(tmp_path / "whole" / STATE))
 
     capsys.readouterr()
     speedrun_baseline.main([*line.split(), str(tmp_path / "parts"), "--minutes", "9"])
