@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from common import UserError
@@ -19,7 +18,7 @@ from common.training.checkpoint import first_difference, load_weights, read_weig
 from common.training.run import say
 from vit.exchange import config_from_timm, from_timm
 from vit.model import ViT, ViTConfig
-from vit.patch_embedding import grid_size
+from vit.patch_embedding import grid_size, resize_positions
 from vit.weights import KIND, SHIPPED
 
 TIMM = "timm:"
@@ -112,20 +111,6 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     return " ".join(str(error).split())[:120] or type(error).__name__
-
-
-def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """A learned table (T, D) for another grid (height, width) of patches; rows before the patches stay as they are.
-
-    Bicubic, smoothed where it shrinks, as in timm (Dosovitskiy et al. 2021, 3.2, interpolate for fine-tuning).
-    """
-    n_prefix = len(table) - old[0] * old[1]
-    if old == new:
-        return table
-    # (h * w, D) -> (1, D, h, w) -> (1, D, h', w') -> (h' * w', D)
-    grid = table[n_prefix:].T.unflatten(1, old).unsqueeze(0)
-    grid = F.interpolate(grid, size=new, mode="bicubic", antialias=True)
-    return torch.cat((table[:n_prefix], grid[0].flatten(1).T))
 
 
 def start_from(model: ViT, initial: Initial, classes: Sequence[str]) -> str:

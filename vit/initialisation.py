@@ -3,6 +3,8 @@
 Shapes: D width, H heads, K head width; B batch, N numbers of a patch (48 of 4 x 4 pixels in colour).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,7 @@ def mimetic(
     d_model, n_heads = model.config.layers.d_model, model.config.layers.n_heads
     d_head = d_model // n_heads
     for layer in model.encoder.layers:
-        attention = layer.self_attention
+        attention: Any = layer.self_attention
         *queries_and_keys, values = attention.in_proj.weight.split(d_model)
         if len(queries_and_keys) == 2:
             for head in range(n_heads):

@@ -17,7 +17,7 @@ from common import (
     UserError,
     explicit_attention,
 )
-from vit.patch_embedding import STEMS, grid_size
+from vit.patch_embedding import STEMS, grid_size, resize_positions
 
 POOLINGS = ("class_token", "mean", "attention")
 POSITIONS = ("learned", "sinusoidal", "none")
@@ -92,16 +92,16 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         d_model = config.layers.d_model
-        height, width = grid_size(config.image_size, config.patch_size)
-        self.n_patches = height * width
+        self.grid = grid_size(config.image_size, config.patch_size)
+        n_patches = self.grid[0] * self.grid[1]
         n_prefix = 1 if config.pooling == "class_token" else 0
         self.patch_embedding = STEMS[config.stem](d_model, config.patch_size, config.channels)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d_model)) if n_prefix else None
         self.positions: LearnedPositions | GridPositions | None = None
         if config.positions == "learned":
-            self.positions = LearnedPositions(n_prefix + self.n_patches, d_model)
+            self.positions = LearnedPositions(n_prefix + n_patches, d_model)
         elif config.positions == "sinusoidal":
-            self.positions = GridPositions(d_model, height, width, n_prefix)
+            self.positions = GridPositions(d_model, *self.grid, n_prefix)
         self.dropout = Dropout(config.layers.dropout)
         self.encoder = Encoder(config.layers, config.n_layers)
         self.pool_query = nn.Parameter(torch.zeros(1, 1, 1, d_model)) if config.pooling == "attention" else None
@@ -111,33 +111,40 @@ class ViT(nn.Module):
         if self.class_token is not None:
             nn.init.trunc_normal_(self.class_token, std=0.02)
 
-    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Pictures (B, C, H, W), normalised -> logits (B, K); see ``embed`` for ``keep``."""
-        x, _ = self.encoder(self.embed(images, keep))
+    def forward(self, images: Tensor, keep: Tensor | None = None, any_size: bool = False) -> Tensor:
+        """Pictures (B, C, H, W), normalised -> logits (B, K); see ``embed`` for the other arguments."""
+        x, _ = self.encoder(self.embed(images, keep, any_size))
         return self.classifier(self.pool(x)[0])
 
-    def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+    def embed(self, images: Tensor, keep: Tensor | None = None, any_size: bool = False) -> Tensor:
         """Pictures (B, C, H, W) -> what enters the encoder, (B, T, D).
 
         Args:
             images: normalised.
             keep: (B, k) int64, the patches of each picture that are looked at (PatchDropout, Liu et al. 2022), each
                 with the position of its place; all where not given. The class token always stays.
+            any_size: take pictures of another size too, in patches of the same size, with positions resized to them.
 
         Raises:
-            ValueError: the pictures have another size than the model's.
+            ValueError: the pictures have another size than the model's, or, where they may, one that is not divisible
+                by the patches'.
         """
-        if tuple(images.shape[1:]) != (self.config.channels, *self.config.image_size):
+        size = (images.shape[2], images.shape[3])
+        if images.shape[1] != self.config.channels or (size != self.config.image_size and not any_size):
             expected = (self.config.channels, *self.config.image_size)
             raise UserError(f"this model takes pictures of {expected}, got {tuple(images.shape[1:])}; resize them")
+        grid = grid_size(size, self.config.patch_size)
         x = self.patch_embedding(images)
+        n = 0  # tokens before the patches
         if self.class_token is not None:
-            x = torch.cat((self.class_token.expand(x.shape[0], -1, -1), x), dim=1)
-        if self.positions is not None:
+            x, n = torch.cat((self.class_token.expand(x.shape[0], -1, -1), x), dim=1), 1
+        if self.positions is not None and grid == self.grid:
             x = x + self.positions(x)
+        elif self.positions is not None:
+            whole = self.positions(x.new_empty(1, n + self.grid[0] * self.grid[1], 0))
+            x = x + resize_positions(whole, self.grid, grid)
         if keep is not None:
-            # (B, n + P, D) -> the n tokens before the patches and the patches named by keep, (B, n + k, D)
-            n = x.shape[1] - self.n_patches
+            # (B, n + P, D) -> those n and the patches named by keep, (B, n + k, D)
             chosen = x[:, n:].gather(1, keep.unsqueeze(-1).expand(-1, -1, x.shape[2]))
             x = torch.cat((x[:, :n], chosen), dim=1) if n else chosen
         return self.dropout(x)

@@ -1,11 +1,13 @@
 """From a picture to a sequence of patches.
 
-Shapes: B batch, C channels, H and W height and width in pixels, D width of the model, P number of patches.
+Shapes: B batch, C channels, H and W height and width in pixels, D width of the model, P number of patches, T number of
+positions.
 """
 
 import math
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -35,6 +37,20 @@ def patchify(images: Tensor, patch_size: int | tuple[int, int] = 4) -> Tensor:
     patch = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
     grid_size((images.shape[-2], images.shape[-1]), patch)
     return rearrange(images, "b c (h p1) (w p2) -> b h w (p1 p2 c)", p1=patch[0], p2=patch[1])
+
+
+def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """A learned table (T, D) for another grid (height, width) of patches; rows before the patches stay as they are.
+
+    Bicubic, smoothed where it shrinks, as in timm (Dosovitskiy et al. 2021, 3.2, interpolate for fine-tuning).
+    """
+    n_prefix = len(table) - old[0] * old[1]
+    if old == new:
+        return table
+    # (h * w, D) -> (1, D, h, w) -> (1, D, h', w') -> (h' * w', D)
+    grid = table[n_prefix:].T.unflatten(1, old).unsqueeze(0)
+    grid = F.interpolate(grid, size=new, mode="bicubic", antialias=True)
+    return torch.cat((table[:n_prefix], grid[0].flatten(1).T))
 
 
 class PatchEmbedding(nn.Module):
@@ -113,7 +129,7 @@ class ShiftedPatchEmbedding(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         down, right = self.patch_size[0] // 2, self.patch_size[1] // 2
         height, width = images.shape[-2:]
-        padded = nn.functional.pad(images, (right, right, down, down))
+        padded = F.pad(images, (right, right, down, down))
         views = [
             padded[..., y : y + height, x : x + width]
             for y, x in ((down, right), (0, 0), (0, 2 * right), (2 * down, 0), (2 * down, 2 * right))

@@ -46,6 +46,7 @@ class ImageClassification:
     ) -> None:
         self.data, self.config, self.augment = data, config, augment
         self.progressive, self.progress = progressive or ProgressiveConfig(), 0.0
+        self.progressive.check(config)
         self.patches = math.prod(grid_size(config.image_size, config.patch_size))
         self.batch_size, self.label_smoothing, self.seed = batch_size, label_smoothing, seed
         self.pictures = data.train
@@ -122,10 +123,19 @@ class ImageClassification:
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Cross-entropy summed over pictures, between both labels' where pictures are mixed; and their number."""
-        images, labels, partner_labels, share, *orders = batch
-        kept = self.progressive.kept(self.patches, self.progress)
-        keep = [order[:, :kept] for order in orders if kept < self.patches]
-        logits = model(images, *keep).float()
+        images, labels, partner_labels, share, *order = batch
+        size = self.progressive.image_size(self.config, self.progress)
+        changes: dict[str, Any] = {}
+        if size != self.config.image_size:
+            images, changes["any_size"] = F.interpolate(images, size, mode="area"), True
+        patches = math.prod(grid_size(size, self.config.patch_size))
+        kept = self.progressive.kept(patches, self.progress)
+        if order and kept < patches:
+            keep = order[0]
+            if patches < self.patches:  # an order of all is one of those with the lowest numbers too: (b, P) -> (b, p)
+                keep = keep[keep < patches].view(len(images), patches)
+            changes["keep"] = keep[:, :kept]
+        logits = model(images, **changes).float()
         losses = share * self._cross_entropy(logits, labels)
         if partner_labels is not labels:
             losses = losses + (1.0 - share) * self._cross_entropy(logits, partner_labels)

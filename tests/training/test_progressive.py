@@ -5,8 +5,10 @@ Shapes: P 4 patches.
 
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +53,34 @@ def test_parts_take_their_rows_of_the_orders_of_the_whole() -> None:
     assert not torch.equal(task.batch(0, 0, 1)[4], task.batch(1, 0, 1)[4])
 
 
+def test_smaller_pictures_are_the_means_of_pixels_and_lack_patches_too() -> None:
+    _, task = pictures(progressive=ProgressiveConfig(patch_drop=0.5, patch_drop_until=1.0, grow=4))
+    seen: list[tuple[Tensor, dict[str, Any]]] = []
+
+    def model(images: Tensor, **changes: Any) -> Tensor:
+        seen.append((images, changes))
+        return torch.zeros(len(images), 3)
+
+    batch = task.batch(0, 0, 1)
+    for progress in (0.0, 0.6):
+        task.at(progress)
+        task.loss(model, batch)  # pyright: ignore[reportArgumentType]
+    (small, changes), (whole, later) = seen
+    torch.testing.assert_close(small, batch[0].unflatten(3, (4, 2)).unflatten(2, (4, 2)).mean(dim=(3, 5)))
+    assert changes == {"any_size": True}  # of one patch none can be left out
+    assert torch.equal(whole, batch[0])
+    assert torch.equal(later.pop("keep"), batch[4][:, :3])
+    assert later == {}
+    task.patches = 9
+    order = torch.tensor([[8, 2, 0, 5, 3, 1, 4, 7, 6]])
+    task.at(0.0)
+    task.config = replace(task.config, image_size=(12, 12))
+    task.progressive = ProgressiveConfig(patch_drop=0.5, grow=8)
+    task.loss(model, (torch.randn(1, 3, 12, 12), *(x[:1] for x in batch[1:4]), order))  # pyright: ignore[reportArgumentType]
+    assert seen[-1][0].shape == (1, 3, 8, 8)
+    assert seen[-1][1]["keep"].tolist() == [[2, 0]]  # of the patches 0 to 3
+
+
 class Notes(nn.Module):
     """A model that notes how many patches it is shown."""
 
@@ -77,12 +107,13 @@ def test_a_run_goes_through_the_stages_and_validates_whole_pictures(tmp_path: Pa
 
 def test_stopped_anywhere_and_resumed_is_never_stopped(tmp_path: Path) -> None:
     everything = {"ema": 0.9, "accumulate": 2}
-    fit("pictures", tmp_path / "whole", settings(**everything), progressive=HALF)
+    both = replace(HALF, grow=4)
+    fit("pictures", tmp_path / "whole", settings(**everything), progressive=both)
     expected = load_state(tmp_path / "whole" / STATE)
     for point, workers in ((1, 1), (7, 0)):
         out = tmp_path / f"stopped at {point}"
-        fit("pictures", out, settings(**everything, max_steps=point, workers=workers), progressive=HALF)
-        fit("pictures", out, settings(**everything, workers=workers), resume=True, progressive=HALF)
+        fit("pictures", out, settings(**everything, max_steps=point, workers=workers), progressive=both)
+        fit("pictures", out, settings(**everything, workers=workers), resume=True, progressive=both)
         assert_same_state(load_state(out / STATE), expected)
     with pytest.raises(UserError, match=r"belongs to another run: data\.progressive.*: saved .*, asked nothing"):
         fit("pictures", tmp_path / "whole", settings(**everything), resume=True)

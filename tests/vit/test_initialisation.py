@@ -4,6 +4,7 @@ Shapes: N 18 numbers of a patch (2 x 3 pixels in colour), D 41 or less; P patche
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,19 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from common import TransformerConfig, UserError
-from vit import ViT, ViTConfig, patchify
+from vit import PatchEmbedding, ViT, ViTConfig, patchify
 from vit.initialisation import mimetic, whiten
 
 
 def build(d_model: int = 41, n_heads: int = 1, stem: str = "linear") -> ViT:
     layers = TransformerConfig(d_model=d_model, n_heads=n_heads, d_ff=7, dropout=0.0)
     return ViT(ViTConfig(3, (6, 9), (2, 3), n_layers=2, stem=stem, layers=layers))
+
+
+def embedding(model: ViT) -> Tensor:
+    """The matrix of the patch embedding, (D, N)."""
+    assert isinstance(model.patch_embedding, PatchEmbedding)
+    return model.patch_embedding.projection.weight
 
 
 def pictures() -> Tensor:
@@ -30,12 +37,12 @@ def pictures() -> Tensor:
 
 def test_the_embedding_is_scikit_learns_whitening() -> None:
     model, images = build(), pictures()
-    before = model.patch_embedding.projection.weight.clone()  # pyright: ignore[reportAttributeAccessIssue]
+    before = embedding(model).clone()
     whiten(model, images, epsilon=0.0)
     patches = patchify(images, (2, 3)).flatten(0, 2)
     pca = PCA(whiten=True).fit(patches.double().numpy())
     expected = pca.transform(patches.double().numpy())  # (P, 18), each direction of variance 1
-    weight = model.patch_embedding.projection.weight
+    weight = embedding(model)
     found = ((patches - patches.mean(dim=0)) @ weight.T).detach().double().numpy()
     scale = found[:, 0].std(ddof=1)
     for i in range(18):
@@ -50,7 +57,7 @@ def test_the_embedding_is_scikit_learns_whitening() -> None:
 @pytest.mark.parametrize(("d_model", "changed"), [(13, 13), (35, 18), (36, 36)])
 def test_a_narrow_model_takes_the_loudest_directions(d_model: int, changed: int) -> None:
     model, images = build(d_model), pictures()
-    weight = model.patch_embedding.projection.weight
+    weight = embedding(model)
     before = weight.clone()
     whiten(model, images)
     assert torch.equal(weight[changed:], before[changed:])
@@ -65,7 +72,7 @@ def test_a_constant_channel_gives_finite_weights() -> None:
     model, images = build(), pictures()
     images[:, 1] = 0.7
     whiten(model, images)
-    assert model.patch_embedding.projection.weight.isfinite().all()
+    assert embedding(model).isfinite().all()
 
 
 def test_another_stem_is_refused() -> None:
@@ -80,13 +87,14 @@ def test_mimetic_products_are_near_multiples_of_the_identity() -> None:
     mimetic(model)
     assert model.config == plain
     for layer in model.encoder.layers:
-        queries, keys, values = layer.self_attention.in_proj.weight.detach().split(d_model)
+        attention: Any = layer.self_attention
+        queries, keys, values = attention.in_proj.weight.detach().split(d_model)
         for head in range(2):
             rows = slice(head * d_head, (head + 1) * d_head)
             product = queries[rows].T @ keys[rows]  # of half the rank: about half of 0.7 I is left at least
             assert product.diagonal().mean().item() > 0.3
             assert product.fill_diagonal_(0.0).mean().abs().item() < 0.01
-        product = layer.self_attention.out_proj.weight.detach() @ values
+        product = attention.out_proj.weight.detach() @ values
         assert product.diagonal().mean().item() == pytest.approx(-0.4, abs=0.05)
         noise = product - torch.diag(product.diagonal())
         assert noise.std().item() == pytest.approx(0.4 / d_model**0.5, rel=0.05)
