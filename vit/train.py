@@ -22,6 +22,7 @@ from vit.data import load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
 from vit.initialisation import PICTURES, mimetic, whiten
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
+from vit.presets import BY_DATA, PRESETS
 from vit.progressive import ProgressiveConfig
 from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
 from vit.splits import imbalance
@@ -110,55 +111,6 @@ class Options:
             raise UserError(f"{asked} needs weights to start from; add --init WEIGHTS")
         if self.init is not None and self.whiten:
             raise UserError(f"whiten=True is for random weights, not for those of init={self.init}; leave one out")
-
-
-# What suits a data set, where the command line does not say otherwise: digits are not to be mirrored.
-BY_DATA: dict[str, dict[str, Any]] = {
-    "digits": {
-        "size": "micro",
-        "drop_path": 0.1,
-        "batch_size": 64,
-        "augment": {"crop": 3, "flip": False, "rotate": 15.0, "scale": 0.15},
-        "training": {"epochs": 60, "learning_rate": 2e-3, "warmup": 0.05, "evaluate_every": 5},
-    },
-}
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # The setting that docs/results.md measures on two CPU cores.
-    "cpu20": {"training": {"minutes": 20.0, "precision": "bf16"}},
-    # As good as 5 to 60 minutes on two CPU cores allow: 4 x 4 patches through one linear layer, no other weights.
-    "speedrun": {
-        "initialisation": "mimetic",
-        "whiten": True,
-        "progressive": {"patch_drop": 0.5},
-        "training": {"minutes": 15.0, "precision": "bf16"},
-    },
-    # How Lee et al. 2021 ("Vision Transformer for Small-Size Datasets") train their plain ViT of this size, 93.6 %.
-    "cifar10-300": {
-        "size": "compact",
-        "pooling": "class_token",
-        "drop_path": 0.1,
-        "batch_size": 128,
-        "label_smoothing": 0.1,
-        "augment": {
-            "crop": 4,
-            "flip": True,
-            "policy": "autoaugment",
-            "erase": 0.25,
-            "mixup": 1.0,
-            "cutmix": 1.0,
-            "mix_probability": 0.5,
-        },
-        "training": {
-            "epochs": 300,
-            "optimizer": "adamw",
-            "learning_rate": 1e-3,
-            "weight_decay": 0.05,
-            "warmup": 10 / 300,  # 10 epochs
-            "schedule": "cosine",
-        },
-    },
-}
 
 
 def by_init(name: str) -> dict[str, Any]:

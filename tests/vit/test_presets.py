@@ -6,7 +6,8 @@ import torch
 from common.training.cli import parse_options
 from common.training.optimizer import learning_rate
 from vit.model import ViT, multiply_adds
-from vit.train import BY_DATA, PRESETS, Options, model_config
+from vit.presets import BY_DATA, PRESETS
+from vit.train import Options, model_config
 
 
 def test_the_long_training_on_cifar10_is_the_papers() -> None:
