@@ -132,11 +132,11 @@ class Seq2Seq(TranslationModel):
         by_distance = ATTENTION[self.config.layers.attention].by_distance
         return DecodingState(memory, needed, DecoderCache(self.config.n_decoder_layers), may_share=not by_distance)
 
-    def step(self, tokens: Tensor, state: DecodingState) -> Tensor:
-        """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state's cache."""
+    def next_hidden(self, tokens: Tensor, state: DecodingState) -> Tensor:
+        """After tokens (R,) of all rows, which are added to the state's cache: (R, D)."""
         state.advance(len(tokens))
         x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache, key_mask=state.seen)
-        return self.project(x[:, 0])
+        return x[:, 0]
 
     @property
     def source_attention(self) -> tuple[int, int]:
