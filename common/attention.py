@@ -86,6 +86,8 @@ class ScaledDotProduct(nn.Module):
     """q . k / sqrt(K), the paper's (Vaswani et al. 2017, 3.2.1)."""
 
     shared_query_key = False
+    by_distance = False
+    """Whether it asks how far a key lies behind the query; then rows cannot share a cache."""
 
     def __init__(self, n_heads: int, d_head: int, radius: int | None = None) -> None:
         super().__init__()
@@ -116,6 +118,8 @@ class SharedQueryKey(ScaledDotProduct):
 class Restricted(ScaledDotProduct):
     """Each position sees the neighbours at most ``radius`` away (Vaswani et al. 2017, 4)."""
 
+    by_distance = True
+
     def __init__(self, n_heads: int, d_head: int, radius: int | None = None) -> None:
         super().__init__(n_heads, d_head)
         if radius is None or radius < 0:
@@ -132,6 +136,8 @@ class Restricted(ScaledDotProduct):
 class Locality(ScaledDotProduct):
     """A learned temperature, and no position sees itself if it sees another ("locality self-attention", Lee et al.
     2021, 3.3)."""
+
+    by_distance = True
 
     def __init__(self, n_heads: int, d_head: int, radius: int | None = None) -> None:
         super().__init__(n_heads, d_head)
@@ -153,6 +159,7 @@ class Additive(nn.Module):
     """w . tanh(q + k), one w per head (Bahdanau et al. 2015, A.1.2); holds B x H x Tq x Tk x K numbers."""
 
     shared_query_key = False
+    by_distance = False
 
     def __init__(self, n_heads: int, d_head: int, radius: int | None = None) -> None:
         super().__init__()
@@ -231,7 +238,8 @@ class MultiHeadAttention(nn.Module):
             key_mask: (B, Tk) bool, False at padding; with a cache it covers the cached keys too.
             causal: hide the keys after each query (the last query is aligned with the last key).
             cache: self-attention appends to it and attends to all it holds; attention to a source fills it at the
-                first call and reads it afterwards.
+                first call and reads it afterwards. Where it has B / n rows, self-attention takes Tq = 1, and key_mask
+                tells which of the shared keys each row of x may see.
             need_weights: return the weights (B, H, Tq, Tk), by the formula written out.
 
         Returns:
@@ -241,8 +249,9 @@ class MultiHeadAttention(nn.Module):
         mask = visible_keys(key_mask, causal, q.shape[2], k.shape[2], x.device)
         sharing = q.shape[0] // max(k.shape[0], 1)
         if sharing > 1:  # rows that share their keys are more queries of one row
-            # (B, H, Tq, K) -> (B / n, n, H, Tq, K) -> (B / n, H, n * Tq, K)
-            q = q.unflatten(0, (-1, sharing)).transpose(1, 2).flatten(2, 3)
+            if mask is not None and mask.shape[0] == q.shape[0]:
+                mask = _share(mask, sharing)
+            q = _share(q, sharing)
         out, weights = self.score(q, k, v, mask, self.dropout if self.training else 0.0, need_weights)
         if sharing > 1:
             out, weights = _unshare(out, sharing), None if weights is None else _unshare(weights, sharing)
@@ -275,6 +284,12 @@ def _kept(pair: Tensor, cache: KVCache | None) -> tuple[Tensor, Tensor]:
         return cache.append_pair(pair)
     keys, values = pair.unbind(0)
     return keys, values
+
+
+def _share(x: Tensor, sharing: int) -> Tensor:
+    """(B, H, Tq, ...) -> (B / n, H, n * Tq, ...)."""
+    # (B, H, Tq, K) -> (B / n, n, H, Tq, K) -> (B / n, H, n * Tq, K)
+    return x.unflatten(0, (-1, sharing)).transpose(1, 2).flatten(2, 3)
 
 
 def _unshare(x: Tensor, sharing: int) -> Tensor:

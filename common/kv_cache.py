@@ -12,26 +12,35 @@ class KVCache:
 
     Both lie in one buffer, so that each step writes, and each reordering copies, once. It doubles when it is full, so n
     steps copy O(n) entries and not O(n^2).
+
+    Where n * B rows are appended to B, n rows that lie together (the beams of a sentence) share one: what each of them
+    adds stands side by side, and whoever attends must know which of them it may see.
     """
 
     def __init__(self) -> None:
         self.length = 0
+        """Positions so far; shared rows hold up to n keys of each."""
+        self._held = 0
         self._buffer: Tensor | None = None  # (2, B, H, room, K): keys, values
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds (B, H, t, K) keys and values; returns all so far, (B, H, T, K) each."""
+        """Adds (n * B, H, t, K) keys and values, n is 1 at first; returns all so far, (B, H, T, K) each."""
         return self.append_pair(torch.stack((keys, values)))
 
     def append_pair(self, pair: Tensor) -> tuple[Tensor, Tensor]:
-        """The same with keys and values (2, B, H, t, K) in one tensor."""
-        start, self.length = self.length, self.length + pair.shape[3]
+        """The same with keys and values (2, n * B, H, t, K) in one tensor."""
+        self.length += pair.shape[3]
+        if self._buffer is not None and pair.shape[1] > self._buffer.shape[1]:
+            # (2, n * B, H, t, K) -> (2, B, n, H, t, K) -> (2, B, H, n * t, K)
+            pair = pair.unflatten(1, (self._buffer.shape[1], -1)).transpose(2, 3).flatten(3, 4)
+        start, self._held = self._held, self._held + pair.shape[3]
         self._buffer = _store(self._buffer, pair, start)
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far, (B, H, T, K) each."""
         assert self._buffer is not None, "the cache is empty"
-        keys, values = self._buffer[:, :, :, : self.length].unbind(0)
+        keys, values = self._buffer[:, :, :, : self._held].unbind(0)
         return keys, values
 
     def reorder(self, rows: Tensor) -> None:
@@ -46,7 +55,7 @@ class KVCache:
             self._buffer = buffer.index_select(1, rows)
             return
         self._buffer = buffer.new_empty((2, len(rows), *buffer.shape[2:]))
-        filled = slice(0, self.length)
+        filled = slice(0, self._held)
         torch.index_select(buffer[:, :, :, filled], 1, rows, out=self._buffer[:, :, :, filled])
 
 

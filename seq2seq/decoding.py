@@ -4,14 +4,17 @@ Shapes: B batch, S source length, T target length.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from common import UserError
 from seq2seq.beam import beam_search
 from seq2seq.constraints import forbid
 from seq2seq.data import pad
+from seq2seq.lexicon import Lexicon
 from seq2seq.ranking import likeliest
 from seq2seq.sampling import sample
 from seq2seq.search import GREEDY, Hypothesis, Search, length_limits
@@ -64,14 +67,30 @@ def greedy(
     return [[i for i in row if i != PAD_ID] for row in written.tolist()]
 
 
-def search_ids(model: TranslationModel, ids: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+def search_ids(
+    model: TranslationModel, ids: Sequence[Sequence[int]], search: Search, lexicon: Lexicon | None = None
+) -> list[list[Hypothesis]]:
     """The translations of each row of source ids with their scores, in order; an empty row has none.
 
-    Of one row the best come first, samples as they were drawn.
+    Of one row the best come first, samples as they were drawn. With a lexicon only the words are considered that it
+    has for the sentences decoded together.
+
+    Raises:
+        ValueError: samples with a lexicon.
     """
+    if search.sample and lexicon is not None:
+        raise UserError("sample does not go with shortlist, for a sample would depend on other lines; leave one out")
     if search.sample:
         return _by_length(model, ids, search.n_best, lambda source: sample(model, source, search), [])
-    return _by_length(model, ids, search.beam, lambda source: beam_search(model, source, search), [])
+
+    def decode(source: Tensor) -> list[list[Hypothesis]]:
+        if lexicon is None:
+            return beam_search(model, source, search)
+        part = lexicon.restrict(model, source)
+        found = beam_search(part, source, search)
+        return [[replace(one, ids=part.restore(one.ids)) for one in row] for row in found]
+
+    return _by_length(model, ids, search.beam, decode, [])
 
 
 def translate(
@@ -81,12 +100,27 @@ def translate(
     return decode_lines(best_ids(model, encode_texts(texts, source), search), target)
 
 
-def best_ids(model: TranslationModel, ids: Sequence[Sequence[int]], search: Search = GREEDY) -> list[list[int]]:
-    """The best translation (or the first sample) of each row of source ids, in order; of an empty row an empty one."""
-    if search.beam == 1 and not search.sample:  # no scores are needed
-        limits = search.max_length, search.min_length, search.no_repeat_ngram
-        return _by_length(model, ids, 1, lambda source: greedy(model, source, *limits), [])
-    return [hypotheses[0].ids if hypotheses else [] for hypotheses in search_ids(model, ids, search)]
+def best_ids(
+    model: TranslationModel,
+    ids: Sequence[Sequence[int]],
+    search: Search = GREEDY,
+    lexicon: Lexicon | None = None,
+) -> list[list[int]]:
+    """The best translation (or the first sample) of each row of source ids, in order; of an empty row an empty one.
+
+    For the lexicon see ``search_ids``.
+    """
+    if search.beam > 1 or search.sample:
+        return [hypotheses[0].ids if hypotheses else [] for hypotheses in search_ids(model, ids, search, lexicon)]
+    limits = search.max_length, search.min_length, search.no_repeat_ngram
+
+    def decode(source: Tensor) -> list[list[int]]:  # no scores are needed
+        if lexicon is None:
+            return greedy(model, source, *limits)
+        part = lexicon.restrict(model, source)
+        return [part.restore(row) for row in greedy(part, source, *limits)]
+
+    return _by_length(model, ids, 1, decode, [])
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

@@ -19,6 +19,7 @@ from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
 from seq2seq.data import DATASETS, CorpusOptions, Pair
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
+from seq2seq.lexicon import load_lexicon
 from seq2seq.multi30k import read_multi30k
 from seq2seq.scores import raw_scores, token_scores
 from seq2seq.search import Search
@@ -49,6 +50,8 @@ class Options:
     """auto: cuda, else mps, else cpu."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: on a CPU, products in half precision."""
+    shortlist: Path | None = None
+    """A lexicon made by seq2seq.shortlist: consider only words that may translate the source, which is faster."""
     search: Search = field(default_factory=lambda: Search(beam=5))
 
 
@@ -105,8 +108,10 @@ def run(options: Options) -> None:
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     others = None if options.against is None else other_system(options, sources, translator.languages)
     model = for_inference(translator.model.to(device), options.precision)
+    tokenizers = translator.source, translator.target
+    lexicon = None if options.shortlist is None else load_lexicon(options.shortlist, *tokenizers)
     began = time.monotonic()
-    ids = best_ids(model, encode_texts(sources, translator.source), options.search)
+    ids = best_ids(model, encode_texts(sources, translator.source), options.search, lexicon)
     seconds = time.monotonic() - began
     hypotheses = decode_lines(ids, translator.target)
     figures: dict[str, Any] = {
@@ -121,6 +126,7 @@ def run(options: Options) -> None:
         "seconds": round(seconds, 3),
         "tokens_per_second": round(sum(map(len, ids)) / seconds, 1),
         "precision": options.precision,
+        "shortlist": None if options.shortlist is None else str(options.shortlist),
         "threads": torch.get_num_threads(),
         "cased": raw_scores(hypotheses, references),
         "lowercased": raw_scores(hypotheses, references, lowercase=True),

@@ -9,7 +9,17 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from common import Decoder, DecoderCache, Dropout, Encoder, SinusoidalPositions, TransformerConfig, padding_mask
+from common import (
+    ATTENTION,
+    Decoder,
+    DecoderCache,
+    Dropout,
+    Encoder,
+    SinusoidalPositions,
+    TransformerConfig,
+    padding_mask,
+)
+from seq2seq.decoding_state import DecodingState
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel, check_tie, embedding_table
 
@@ -67,29 +77,6 @@ SIZES: dict[str, Size] = {
 }
 
 
-class DecodingState:
-    """A batch of sentences on their way through decoding: the encoder's output and the decoder's cache.
-
-    Each sentence may have several rows (beams), as many as every other and side by side; what is known of the source is
-    there once a sentence.
-    """
-
-    def __init__(self, memory: Tensor, memory_mask: Tensor | None, cache: DecoderCache) -> None:
-        self.memory, self.memory_mask, self.cache = memory, memory_mask, cache
-
-    def reorder(self, rows: Tensor | None, sentences: Tensor | None) -> None:
-        """Keeps the rows and the sentences named by their numbers (int64), in that order; None: all as they are."""
-        if rows is not None:
-            for written, _ in self.cache.layers:
-                written.reorder(rows)
-        if sentences is not None:
-            self.memory = self.memory.index_select(0, sentences)
-            if self.memory_mask is not None:
-                self.memory_mask = self.memory_mask.index_select(0, sentences)
-            for _, read in self.cache.layers:
-                read.reorder(sentences)
-
-
 class Seq2Seq(TranslationModel):
     """The paper's encoder-decoder (Vaswani et al. 2017, 3)."""
 
@@ -126,22 +113,30 @@ class Seq2Seq(TranslationModel):
         memory_mask: Tensor | None,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
+        key_mask: Tensor | None = None,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Decoder input ids (B, T), the new ones where a cache holds the earlier -> (B, T, D), attention weights."""
+        """Decoder input ids (B, T), the new ones where a cache holds the earlier -> (B, T, D), attention weights.
+
+        key_mask: which of the target's keys each row sees, where rows share a cache (``DecodingState.seen``).
+        """
         x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
-        return self.decoder(x, memory, memory_mask=memory_mask, cache=cache, need_weights=need_weights)
+        return self.decoder(
+            x, memory, key_mask=key_mask, memory_mask=memory_mask, cache=cache, need_weights=need_weights
+        )
 
     def start(self, source: Tensor) -> DecodingState:
         """Encodes source ids (B, S) once; what ``step`` takes."""
         memory, mask = self.encode(source)
         # Sentences sorted by length often need no mask; to look is cheap on a CPU only.
         needed = None if mask.device.type == "cpu" and mask.all() else mask
-        return DecodingState(memory, needed, DecoderCache(self.config.n_decoder_layers))
+        by_distance = ATTENTION[self.config.layers.attention].by_distance
+        return DecodingState(memory, needed, DecoderCache(self.config.n_decoder_layers), may_share=not by_distance)
 
-    def step(self, tokens: Tensor, state: DecodingState) -> Tensor:
-        """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state's cache."""
-        x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache)
-        return self.project(x[:, 0])
+    def next_hidden(self, tokens: Tensor, state: DecodingState) -> Tensor:
+        """After tokens (R,) of all rows, which are added to the state's cache: (R, D)."""
+        state.advance(len(tokens))
+        x, _ = self.decode(tokens.unsqueeze(1), state.memory, state.memory_mask, state.cache, key_mask=state.seen)
+        return x[:, 0]
 
     @property
     def source_attention(self) -> tuple[int, int]:

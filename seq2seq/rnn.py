@@ -117,10 +117,10 @@ class RNN(TranslationModel):
         """Encodes source ids (B, S) once; what ``step`` takes."""
         return RNNState(*self.encode(source))
 
-    def step(self, tokens: Tensor, state: RNNState) -> Tensor:
-        """The next token's logits (R, V) after tokens (R,) of all rows, which change the state."""
+    def next_hidden(self, tokens: Tensor, state: RNNState) -> Tensor:
+        """After tokens (R,) of all rows, which change the state: (R, E)."""
         x, state.hidden, _ = self.decode(tokens.unsqueeze(1), state.memory, state.hidden)
-        return self.project(x[:, 0])
+        return x[:, 0]
 
     @property
     def source_attention(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from common.training.cli import read_options, run_command
 from common.training.step import choose_device
 from seq2seq.attention_picture import check_choice, draw_attention
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, search_ids
+from seq2seq.lexicon import load_lexicon
 from seq2seq.search import Hypothesis, Search
 from seq2seq.text_files import BYTE_ORDER_MARK, decode_line
 from seq2seq.translation_model import for_inference
@@ -45,6 +46,8 @@ class Options:
     """With attention: of which decoder layer, counted from 1; the last where not given."""
     head: int | None = None
     """With attention: of which head, counted from 1; the mean of all and each of them where not given."""
+    shortlist: Path | None = None
+    """A lexicon made by seq2seq.shortlist: consider only words that may translate these lines, which is faster."""
     search: Search = field(default_factory=Search)
 
     def __post_init__(self) -> None:
@@ -98,6 +101,7 @@ def run(options: Options) -> None:
     device = choose_device(options.device)
     model, source, target, _ = load_seq2seq(options.weights)
     model = for_inference(model.to(device), options.precision)
+    lexicon = None if options.shortlist is None else load_lexicon(options.shortlist, source, target)
     if options.attention is not None:
         check_choice(model, options.layer, options.head)
     number, drawn = 0, options.attention is None
@@ -114,9 +118,9 @@ def run(options: Options) -> None:
                     ids[i] = row[: options.cut]
             number += len(lines)
             if options.scores or options.search.n_best > 1 or not drawn:
-                found = search_ids(model, ids, options.search)
+                found = search_ids(model, ids, options.search, lexicon)
             else:
-                found = [[Hypothesis(row, 0.0, 0.0, True)] for row in best_ids(model, ids, options.search)]
+                found = [[Hypothesis(row, 0.0, 0.0, True)] for row in best_ids(model, ids, options.search, lexicon)]
             for row in found:
                 missing = options.search.n_best - len(row)  # of a blank line all, each of them a blank line
                 texts = decode_lines([one.ids for one in row], target)

@@ -60,9 +60,13 @@ class TranslationModel(nn.Module):
         """
         raise NotImplementedError
 
+    def next_hidden(self, tokens: Tensor, state: Any) -> Tensor:
+        """As ``step``, up to what is projected onto words: (R, D)."""
+        raise NotImplementedError
+
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """The next token's logits (R, V) after tokens (R,) of all rows, which are added to the state."""
-        raise NotImplementedError
+        return self.project(self.next_hidden(tokens, state))
 
     @property
     def source_attention(self) -> tuple[int, int]:

@@ -124,6 +124,32 @@ def test_items_of_a_batch_do_not_meet(variant: str) -> None:
         torch.testing.assert_close(weights_of(together)[b], weights_of(alone)[0], atol=1e-6, rtol=1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_rows_that_share_a_cache_are_as_with_their_own(variant, need_weights):
+    layer, x, cache = build(variant), torch.randn(2, 4, 15), KVCache()
+    if layer.score.by_distance:
+        pytest.skip("shared keys do not lie in the order of the positions")
+    for t in range(4):  # one row each
+        layer(x[:, t : t + 1], causal=True, cache=cache)
+    first, second = torch.randn(6, 1, 15), torch.randn(6, 1, 15)  # three of each
+    parents = torch.tensor([2, 0, 2, 4, 4, 3])  # the second of each row comes after the first of this row
+    both = torch.eye(3, dtype=torch.bool).repeat(2, 1)
+    past = torch.ones(6, 4, dtype=torch.bool)
+    shared, expected = [], []
+    for own, mask in ((first, torch.cat((past, both), 1)), (second, torch.cat((past, both[parents], both), 1))):
+        shared.append(layer(own, key_mask=mask, causal=True, cache=cache, need_weights=need_weights))
+    for row in range(6):
+        for pieces in ([first[row]], [first[parents[row]], second[row]]):
+            alone = torch.cat((x[row // 3], *pieces)).unsqueeze(0)
+            expected.append(layer(alone, causal=True)[0][0, -1:])
+    torch.testing.assert_close(shared[0][0], torch.stack(expected[::2]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(shared[1][0], torch.stack(expected[1::2]), atol=1e-5, rtol=1e-5)
+    assert cache.length == 6
+    if need_weights:
+        assert weights_of(shared[1]).shape == (6, 3, 1, 4 + 3 + 3)
+
+
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_rows_that_share_a_source_are_as_with_copies_of_it(variant, need_weights):
     if variant in ("restricted", "locality"):

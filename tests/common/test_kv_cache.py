@@ -63,6 +63,23 @@ def test_reorder_keeps_the_named_rows() -> None:
     assert torch.equal(values, torch.cat((first[1][rows], second[1][rows], new[1]), dim=2))
 
 
+def test_rows_that_share_lie_side_by_side() -> None:
+    cache, first, second = KVCache(), piece(4), piece(2, batch=9)
+    cache.append(*first)
+    keys, values = cache.append(*second)
+    assert cache.length == 6
+    for b in range(3):
+        rows = [first[0][b], *second[0][3 * b : 3 * b + 3]]  # (H, t, K) each
+        assert torch.equal(keys[b], torch.cat(rows, dim=1))
+        rows = [first[1][b], *second[1][3 * b : 3 * b + 3]]
+        assert torch.equal(values[b], torch.cat(rows, dim=1))
+    before = values.clone()
+    cache.reorder(torch.tensor([2, 0]))
+    keys, values = cache.append(*piece(1, batch=6))
+    assert keys.shape == (2, 2, 4 + 3 * 2 + 3, 5)
+    assert torch.equal(values[:, :, :10], before[[2, 0]])
+
+
 def test_reorder_of_an_empty_cache_and_to_no_row() -> None:
     cache = KVCache()
     cache.reorder(torch.tensor([0, 0]))
