@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from common.linear import PackedLinear
+from common.inference import PackedLinear
 
 # what -> (rows, features in, features out)
 SHAPES = {

@@ -5,10 +5,10 @@ from common.config import TransformerConfig
 from common.dropout import Dropout
 from common.errors import UserError
 from common.feedforward import ConvFeedForward, FeedForward
+from common.inference import packed
 from common.kv_cache import KVCache
 from common.layernorm import LayerNorm
 from common.layers import DecoderLayer, EncoderLayer, Residual
-from common.linear import packed
 from common.loss import linear_cross_entropy
 from common.masks import padding_mask, visible_keys
 from common.positional import GridPositions, LearnedPositions, SinusoidalPositions, sinusoidal_table

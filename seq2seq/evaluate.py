@@ -48,8 +48,8 @@ class Options:
     """Say BLEU by the number of words of the source too."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: on a CPU, products in half precision."""
+    precision: Literal["float32", "bfloat16", "int8"] = "float32"
+    """bfloat16, int8: on a CPU, products in half precision or in 8 bits."""
     shortlist: Path | None = None
     """A lexicon made by seq2seq.shortlist: consider only words that may translate the source, which is faster."""
     search: Search = field(default_factory=lambda: Search(beam=5))

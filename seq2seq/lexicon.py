@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common import UserError
-from common.linear import PackedLinear
+from common.inference import PackedLinear
 from common.training.checkpoint import read_weights, save_weights
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 from seq2seq.translation_model import TranslationModel
@@ -62,9 +62,10 @@ class RestrictedModel(TranslationModel):
         start, end = torch.searchsorted(words, torch.tensor([model.config.start_id, model.config.end_id])).tolist()
         self.config: Any = _Symbols(start, end)
         self.model = model
-        weight = model.output_weight.detach().index_select(0, self.words)
-        quick = isinstance(model.projection, PackedLinear)
-        self.output = PackedLinear(weight, None, weight.dtype) if quick else partial(F.linear, weight=weight)
+        if isinstance(model.projection, PackedLinear):
+            self.output = model.projection.outputs(self.words)
+        else:
+            self.output = partial(F.linear, weight=model.output_weight.detach().index_select(0, self.words))
 
     def start(self, source: Tensor) -> Any:
         """As the whole model's."""

@@ -38,8 +38,8 @@ class Options:
     """Translate only so many tokens of a line."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: on a CPU, products in half precision, faster where it has instructions for them."""
+    precision: Literal["float32", "bfloat16", "int8"] = "float32"
+    """bfloat16, int8: on a CPU, products in half precision or in 8 bits, faster where it has instructions for them."""
     attention: Path | None = None
     """Draw which words of the first line (that is not blank) its translation looked at, into this PNG file."""
     layer: int | None = None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common import UserError, linear_cross_entropy, packed
-from common.linear import PACKED_TYPES, PackedLinear
+from common.inference import PackedLinear
 from seq2seq.tokenizer import PAD_ID
 
 Translator = TypeVar("Translator", bound="TranslationModel")
@@ -82,7 +82,7 @@ def for_inference(model: Translator, precision: str = "float32") -> Translator:
     """A copy that decodes faster on a CPU, see ``common.packed``; elsewhere the model itself."""
     fast = packed(model, precision)
     if fast is not model and fast.projection is None:  # the embedding's matrix, laid out for products too
-        fast.projection = PackedLinear(fast.target_embedding.weight, None, PACKED_TYPES[precision])  # pyright: ignore[reportAttributeAccessIssue]
+        fast.projection = PackedLinear(fast.target_embedding.weight, None, precision)  # pyright: ignore[reportAttributeAccessIssue]
     return fast
 
 

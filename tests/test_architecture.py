@@ -16,11 +16,12 @@ OURS = {"common", "vit", "seq2seq", "tests", "benchmarks", "train_cifar"}
 CORE = {
     "attention": {"masks", "kv_cache", "dropout", "linear"},
     "feedforward": {"dropout", "linear"},
+    "inference": {"linear"},
     "layers": {"attention", "feedforward", "layernorm", "config", "kv_cache", "dropout"},
     "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
     "config": {"attention", "feedforward"},
     "__init__": {
-        "attention", "config", "dropout", "feedforward", "kv_cache", "layernorm", "layers", "linear",
+        "attention", "config", "dropout", "feedforward", "inference", "kv_cache", "layernorm", "layers",
         "loss", "masks",
         "positional", "stacks",
     },

@@ -1,11 +1,12 @@
-"""Linear layers laid out for inference give what they gave before."""
+"""Linear layers laid out for inference give what they gave before, or what fewer bits leave of it."""
 
 import pytest
 import torch
 from torch import nn
 
 from common import Encoder, FeedForward, MultiHeadAttention, TransformerConfig, UserError, packed
-from common.linear import MANY, Linear, PackedLinear
+from common.inference import PackedLinear
+from common.linear import MANY, Linear
 
 CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
 
@@ -111,3 +112,35 @@ def test_a_packed_feed_forward_network_applies_its_activation(activation: str, p
     tolerance = 1e-6 if precision == "float32" else 3e-2
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
     assert not torch.equal(found, network[0].outer(network[0].inner(x)))
+
+
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(3, 7, 5), (1, 13, 2), (65, 31, 17)])
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_eight_bits_by_hand(rows: int, inner: int, outer: int, activation: str) -> None:
+    torch.manual_seed(4)
+    weight, bias, x = torch.randn(outer, inner), torch.randn(outer), 3.0 * torch.randn(2, rows, inner)
+    scales = weight.abs().max(dim=1).values.double() / 127  # of each output
+    of_x = x.abs().max().double() / 127
+    whole = torch.round(x.double() / of_x) @ torch.round(weight.double() / scales[:, None]).T  # sums of whole numbers
+    expected = whole * of_x * scales + bias.double()
+    layer = PackedLinear(weight, bias, "int8")
+    with torch.inference_mode():
+        found = layer.activated(x, torch.nn.functional.relu) if activation == "relu" else layer(x)
+        # A number of x that lies halfway between two whole ones may be rounded to either.
+        tolerance = 2.0 * (of_x * weight.abs().max()).item()
+        wanted = expected.clamp_min(0) if activation == "relu" else expected
+        assert (found.double() - wanted).abs().max() <= tolerance
+        assert (found.double() - wanted).abs().median() < 1e-4
+        torch.testing.assert_close(layer.part(x, 1, 2), layer(x)[..., 1:2])
+        which = torch.tensor([outer - 1, 0])
+        torch.testing.assert_close(layer.outputs(which)(x), layer(x)[..., which])
+        assert torch.equal(layer(torch.zeros(2, inner)), bias.expand(2, -1))
+
+
+def test_eight_bits_of_a_model_are_close() -> None:
+    torch.manual_seed(5)
+    model, x = Encoder(CONFIG, 2).eval(), torch.randn(3, 7, 14)
+    with torch.inference_mode():
+        expected, found = model(x)[0], packed(model, "int8")(x)[0]
+    assert not torch.equal(found, expected)
+    assert (found - expected).abs().max() < 0.1 * expected.abs().max()

@@ -1,0 +1,124 @@
+"""A model's form for inference on a CPU: linear layers whose weights lie as oneDNN's products read them.
+
+Shapes: I features in, O features out.
+"""
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.errors import UserError
+from common.linear import Activation
+
+Model = TypeVar("Model", bound=nn.Module)
+PRECISIONS = ("float32", "bfloat16", "int8")
+FUSED = {F.relu: "relu", F.gelu: "gelu"}  # activations that oneDNN applies as it writes a product
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that cannot be trained, its weights laid out as oneDNN's products read them.
+
+    A general product lays the weights out anew at each call, which takes as long as the product itself when there are
+    few rows: in each step of decoding, and for a single picture.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str = "float32") -> None:
+        """weight (O, I), bias (O,); precision, in which it multiplies: float32, bfloat16, or int8 (see ``_Int8``)."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.precision = precision
+        self._parts: dict[tuple[int, int], _Product | _Int8] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part(x, 0, self.out_features)
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """The activation of the outputs: (..., I) -> (..., O)."""
+        if activation in FUSED:
+            return self._product(x, 0, self.out_features, FUSED[activation])
+        return activation(self(x))
+
+    def part(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The outputs first, ..., last - 1 alone: (..., I) -> (..., last - first)."""
+        return self._product(x, first, last, "none")
+
+    def outputs(self, which: Tensor) -> "PackedLinear":
+        """The layer that has these outputs alone, int64 (n,), in their order."""
+        bias = None if self.bias is None else self.bias.index_select(0, which)
+        return PackedLinear(self.weight.index_select(0, which), bias, self.precision)
+
+    def _product(self, x: Tensor, first: int, last: int, activation: str) -> Tensor:
+        if (first, last) not in self._parts:
+            bias = None if self.bias is None else self.bias[first:last]
+            kind = _Int8 if self.precision == "int8" else _Product
+            self._parts[first, last] = kind(self.weight[first:last], bias, self.precision)
+        if not x.numel():
+            return x.new_zeros((*x.shape[:-1], last - first))
+        return self._parts[first, last](x, activation)
+
+
+class _Product:
+    """x W^T + b in floating point."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+        self.dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(self.dtype).contiguous(), None)
+        self.bias = None if bias is None else bias.to(self.dtype).contiguous()
+
+    def __call__(self, x: Tensor, activation: str) -> Tensor:
+        product = torch.ops.mkldnn._linear_pointwise
+        return product(x.to(self.dtype), self.weight, self.bias, activation, [], "none").to(x.dtype)
+
+
+class _Int8:
+    """x W^T + b with numbers of 8 bits: each output's weights have a scale of their own, and all of x has one, which is
+    found at each call ("dynamic quantisation"); sums are exact."""
+
+    ZERO = 128  # of x, whose numbers are unsigned
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+        self.scale = weight.abs().amax(dim=1).clamp_min(1e-12) / 127.0
+        rounded = (weight / self.scale.unsqueeze(1)).round().to(torch.int8)
+        self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.zeros = torch.zeros(len(weight), dtype=torch.int32)
+        self.bias = None if bias is None else bias.contiguous()
+
+    def __call__(self, x: Tensor, activation: str) -> Tensor:
+        least, greatest = torch.aminmax(x)
+        scale = max(-float(least), float(greatest), 1e-12) / (self.ZERO - 1)
+        rounded = (x * (1.0 / scale)).round_().add_(self.ZERO).to(torch.uint8)
+        weights: tuple[Any, ...] = (self.weight, self.scale, self.zeros, self.bias)
+        output: tuple[Any, ...] = (1.0, 0, x.dtype)
+        return torch.ops.onednn.qlinear_pointwise(rounded, scale, self.ZERO, *weights, *output, activation, [], "none")
+
+
+def packed(model: Model, precision: str = "float32") -> Model:
+    """A copy of a model in evaluation mode, for inference on a CPU, whose linear layers are ``PackedLinear``.
+
+    Where oneDNN is missing or the model lies elsewhere, it is the model itself.
+
+    Args:
+        model: its parameters are float32.
+        precision: in which the linear layers multiply: float32, bfloat16 or int8.
+
+    Raises:
+        ValueError: another precision, or one below float32 where it cannot be had.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"precision={precision} cannot be packed; choose one of {', '.join(PRECISIONS)}")
+    parameters = list(model.parameters())
+    plain = all(p.device.type == "cpu" and type(p) is nn.Parameter and p.dtype == torch.float32 for p in parameters)
+    if not (plain and torch.backends.mkldnn.is_available()):
+        if precision != "float32":
+            raise UserError(f"precision={precision} needs a float32 model on a CPU and torch with oneDNN")
+        return model
+    model = copy.deepcopy(model).eval()
+    for module in list(model.modules()):
+        for name, layer in module.named_children():
+            if isinstance(layer, nn.Linear):
+                setattr(module, name, PackedLinear(layer.weight, layer.bias, precision))
+    return model
