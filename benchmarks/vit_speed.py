@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -174,7 +174,7 @@ def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
         TRAINING: training_step(model, images, labels),
     }
     if options.compile:
-        compiled = torch.compile(model)
+        compiled: Any = torch.compile(model)
         steps[f"{FORWARD}, compiled"] = forward_pass(compiled, images)
         steps[f"{TRAINING}, compiled"] = training_step(compiled, images, labels)
     return steps

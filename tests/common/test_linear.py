@@ -105,13 +105,14 @@ def test_a_frozen_layer_and_a_constant_input_get_no_gradient():
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_packed_feed_forward_network_applies_its_activation(activation: str, precision: str) -> None:
-    network = nn.Sequential(FeedForward(7, 13, activation=activation))
+    layer = FeedForward(7, 13, activation=activation)
+    network = nn.Sequential(layer)
     x = torch.randn(5, 3, 7)
     with torch.inference_mode():
         found, expected = packed(network, precision)(x), network(x)
     tolerance = 1e-6 if precision == "float32" else 3e-2
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
-    assert not torch.equal(found, network[0].outer(network[0].inner(x)))
+    assert not torch.equal(found, layer.outer(layer.inner(x)))
 
 
 @pytest.mark.parametrize(("rows", "inner", "outer"), [(3, 7, 5), (1, 13, 2), (65, 31, 17)])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from common import TransformerConfig, UserError
-from tests.common.helpers import randomise
+from tests.common.helpers import attentions, randomise
 from vit import ViT, ViTConfig
 from vit.initialisation import mimetic
 from vit.model import multiply_adds
@@ -93,22 +93,21 @@ def test_mimetic_products_are_near_the_identity() -> None:
     model = ViT(replace(CONFIG, layers=layers, n_layers=2))
     torch.manual_seed(5)
     mimetic(model, query_key=(0.3, 0.9), value_output=(0.2, 0.6))
-    for layer in model.encoder.layers:
-        attention = layer.self_attention
+    for attention in attentions(model.encoder):
         q, k, v = attention.in_proj.weight.split(96)
         for product, a, b in ((q.T @ k, 0.3, 0.9), (attention.out_proj.weight @ v, 0.2, -0.6)):
             rest = product - b * torch.eye(96)
             assert rest.diagonal().mean().item() == pytest.approx(0.0, abs=0.02)
             assert (rest.std() * 96**0.5).item() == pytest.approx(a, rel=0.05)
-    first, second = (layer.self_attention.out_proj.weight for layer in model.encoder.layers)
+    first, second = (attention.out_proj.weight for attention in attentions(model.encoder))
     assert not torch.allclose(first, second)
 
 
 def test_mimetic_heads_are_the_best_of_their_rank() -> None:
-    model = ViT(CONFIG)
+    model = ViT(replace(CONFIG, positions="none"))
     torch.manual_seed(5)
     mimetic(model)
-    attention = model.encoder.layers[0].self_attention
+    (attention,) = attentions(model.encoder)
     q, k, _ = attention.in_proj.weight.split(14)
     torch.manual_seed(5)
     for head in (slice(0, 7), slice(7, 14)):
@@ -119,9 +118,24 @@ def test_mimetic_heads_are_the_best_of_their_rank() -> None:
 
 
 def test_mimetic_leaves_a_shared_projection_of_queries_and_keys() -> None:
-    model = ViT(replace(CONFIG, layers=replace(LAYERS, attention="shared_query_key")))
-    before = model.encoder.layers[0].self_attention.in_proj.weight.clone()
+    model = ViT(replace(CONFIG, positions="none", layers=replace(LAYERS, attention="shared_query_key")))
+    (attention,) = attentions(model.encoder)
+    before = attention.in_proj.weight.clone()
     mimetic(model)
-    after = model.encoder.layers[0].self_attention.in_proj.weight
+    after = attention.in_proj.weight
     assert torch.equal(before[:14], after[:14])
     assert not torch.allclose(before[14:], after[14:])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class_token"])
+def test_mimetic_positions_are_what_the_sinusoids_add(pooling: str) -> None:
+    layers = replace(LAYERS, d_model=20)  # GridPositions needs a multiple of 4
+    learned, computed = (
+        ViT(replace(CONFIG, layers=layers, pooling=pooling, positions=p)) for p in ("learned", "sinusoidal")
+    )
+    mimetic(learned)
+    x = torch.zeros(1, 15 + (pooling == "class_token"), 20)
+    assert learned.positions is not None
+    assert computed.positions is not None
+    torch.testing.assert_close(learned.positions(x), computed.positions(x))
+    assert learned.positions.weight.requires_grad
