@@ -6,6 +6,7 @@ its own; medians are compared.
 
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -19,10 +20,11 @@ from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
 from common.training.memory import keep_freed_memory
 from vit.exchange import weights_to_timm
-from vit.model import SIZES, ViT, ViTConfig
+from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 
 CLASSES = 10
-OURS, ONE, FORWARD, TRAINING = "patchwords", "one picture", "forward", "training step"
+OURS, LIMIT = "patchwords", "matrix products"
+ONE, FORWARD, TRAINING = "one picture", "forward", "training step"
 GOALS = {ONE: 1.2, FORWARD: 1.03, TRAINING: 1.05}
 
 
@@ -156,6 +158,13 @@ def forward_pass(model: nn.Module, images: Tensor) -> Callable[[], None]:
     return step
 
 
+def matrix_products(x: Tensor, weight: Tensor) -> None:
+    """What no model can be faster than: ten products of the shape of a feed-forward layer's."""
+    with torch.inference_mode():
+        for _ in range(10):
+            F.linear(x, weight)
+
+
 def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
     """What a library does at each task; ours as training and prediction do it."""
     torch.set_num_threads(options.threads)
@@ -167,30 +176,40 @@ def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
     if name == OURS:
         keep_freed_memory()
     model = ours if name == OURS else TWINS[name](ours)
-    answering = packed(ours) if name == OURS else model
+    answering = packed(ours) if name == OURS else deepcopy(model)  # one of them trains, the other does not
     steps: dict[str, Callable[[], object]] = {
         ONE: forward_pass(answering, images[:1]),
         FORWARD: forward_pass(answering, images),
         TRAINING: training_step(model, images, labels),
     }
+    if name == OURS:
+        steps[LIMIT] = partial(matrix_products, torch.randn(options.batch_size * 64, 192), torch.randn(768, 192))
     if options.compile:
         compiled: Any = torch.compile(model)
-        steps[f"{FORWARD}, compiled"] = forward_pass(compiled, images)
         steps[f"{TRAINING}, compiled"] = training_step(compiled, images, labels)
+        steps[f"{FORWARD}, compiled"] = forward_pass(torch.compile(deepcopy(model)), images)  # pyright: ignore
     return steps
 
 
 def measure(options: Options) -> list[Ratio]:
     """Forward pass of a batch and of one picture, and training step, beside each peer, and their memory."""
-    rounds = {FORWARD: options.rounds, TRAINING: options.rounds, ONE: 20 * options.rounds}
+    rounds = {LIMIT: options.rounds, FORWARD: options.rounds, TRAINING: options.rounds, ONE: 20 * options.rounds}
     if options.compile:
         rounds |= {f"{task}, compiled": options.rounds for task in (FORWARD, TRAINING)}
     names = (OURS, *options.peers)
     found = in_processes({name: partial(contender, name, options) for name in names}, rounds)
+    limit = 10 * 2 * options.batch_size * 64 * 192 * 768 / found.pop(LIMIT)[OURS].seconds
+    print(f"matrix products alone: {limit / 1e9:.0f} GFLOP/s; in brackets the share of it, and memory")
+    n_layers, layers = SIZES[options.size]
+    products = 2 * multiply_adds(ViTConfig(n_layers=n_layers, pooling="class_token", layers=layers))
     ratios = []
     for task, timings in found.items():
         pictures = 1 if task == ONE else options.batch_size
-        told = (f"{name} {pictures / one.seconds:.1f} ({one.peak_mb:.0f} MB)" for name, one in timings.items())
+        work = pictures * products * (3 if task.startswith(TRAINING) else 1)  # backward is twice forward
+        told = (
+            f"{name} {pictures / one.seconds:.1f} ({work / one.seconds / limit:.0%}, {one.peak_mb:.0f} MB)"
+            for name, one in timings.items()
+        )
         print(f"{task}, pictures/s: {', '.join(told)}", flush=True)
         ours, goal = timings.pop(OURS), GOALS[task.removesuffix(", compiled")]
         ratios += [Ratio(f"ViT, {task}", name, one.seconds / ours.seconds, goal) for name, one in timings.items()]
