@@ -121,7 +121,7 @@ def test_a_weights_file(tmp_path: Path) -> None:
     assert all(torch.equal(initial.tensors[name], value) for name, value in model.state_dict().items())
     assert initial.options() == {
         "init": str(file), "size": "init", "pooling": "class_token", "positions": "learned",
-        "image_size": (8, 20), "patch_size": (4, 4),
+        "stem": "linear", "image_size": (8, 20), "patch_size": (4, 4),
     }  # fmt: skip
     without = read_initial(str(file), weights=False)
     assert Initial.from_json(initial.to_json()) == without

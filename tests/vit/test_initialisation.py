@@ -4,7 +4,6 @@ Shapes: N 18 numbers of a patch (2 x 3 pixels in colour), D 41 or less; P patche
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,12 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from common import TransformerConfig, UserError
+from tests.common.helpers import attentions
 from vit import PatchEmbedding, ViT, ViTConfig, patchify
 from vit.initialisation import mimetic, whiten
+
+LAYERS = TransformerConfig(d_model=14, n_heads=2, d_ff=11, dropout=0.0, activation="gelu", norm_first=True)
+CONFIG = ViTConfig(5, (12, 20), (4, 4), n_layers=1, layers=LAYERS)
 
 
 def build(d_model: int = 41, n_heads: int = 1, stem: str = "linear") -> ViT:
@@ -80,21 +83,54 @@ def test_another_stem_is_refused() -> None:
         whiten(build(stem="shifted"), pictures())
 
 
-def test_mimetic_products_are_near_multiples_of_the_identity() -> None:
-    d_model, d_head = 130, 65
-    model = build(d_model, n_heads=2)
-    plain = replace(model.config)
+def test_mimetic_products_are_near_the_identity() -> None:
+    layers = TransformerConfig(d_model=96, n_heads=1, d_ff=8, dropout=0.0, norm_first=True)
+    model = ViT(replace(CONFIG, layers=layers, n_layers=2))
+    torch.manual_seed(5)
+    mimetic(model, query_key=(0.3, 0.9), value_output=(0.2, 0.6))
+    for attention in attentions(model.encoder):
+        q, k, v = attention.in_proj.weight.split(96)
+        for product, a, b in ((q.T @ k, 0.3, 0.9), (attention.out_proj.weight @ v, 0.2, -0.6)):
+            rest = product - b * torch.eye(96)
+            assert rest.diagonal().mean().item() == pytest.approx(0.0, abs=0.02)
+            assert (rest.std() * 96**0.5).item() == pytest.approx(a, rel=0.05)
+    first, second = (attention.out_proj.weight for attention in attentions(model.encoder))
+    assert not torch.allclose(first, second)
+
+
+def test_mimetic_heads_are_the_best_of_their_rank() -> None:
+    model = ViT(replace(CONFIG, positions="none"))
+    torch.manual_seed(5)
     mimetic(model)
-    assert model.config == plain
-    for layer in model.encoder.layers:
-        attention: Any = layer.self_attention
-        queries, keys, values = attention.in_proj.weight.detach().split(d_model)
-        for head in range(2):
-            rows = slice(head * d_head, (head + 1) * d_head)
-            product = queries[rows].T @ keys[rows]  # of half the rank: about half of 0.7 I is left at least
-            assert product.diagonal().mean().item() > 0.3
-            assert product.fill_diagonal_(0.0).mean().abs().item() < 0.01
-        product = attention.out_proj.weight.detach() @ values
-        assert product.diagonal().mean().item() == pytest.approx(-0.4, abs=0.05)
-        noise = product - torch.diag(product.diagonal())
-        assert noise.std().item() == pytest.approx(0.4 / d_model**0.5, rel=0.05)
+    (attention,) = attentions(model.encoder)
+    q, k, _ = attention.in_proj.weight.split(14)
+    torch.manual_seed(5)
+    for head in (slice(0, 7), slice(7, 14)):
+        whole = 0.7 * torch.randn(14, 14) / 14**0.5 + 0.7 * torch.eye(14)
+        left_out = (q[head].T @ k[head] - whole).square().sum()
+        values = torch.linalg.svdvals(whole)
+        torch.testing.assert_close(left_out, values[7:].square().sum(), atol=1e-4, rtol=1e-4)
+
+
+def test_mimetic_leaves_a_shared_projection_of_queries_and_keys() -> None:
+    model = ViT(replace(CONFIG, positions="none", layers=replace(LAYERS, attention="shared_query_key")))
+    (attention,) = attentions(model.encoder)
+    before = attention.in_proj.weight.clone()
+    mimetic(model)
+    after = attention.in_proj.weight
+    assert torch.equal(before[:14], after[:14])
+    assert not torch.allclose(before[14:], after[14:])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class_token"])
+def test_mimetic_positions_are_what_the_sinusoids_add(pooling: str) -> None:
+    layers = replace(LAYERS, d_model=20)  # GridPositions needs a multiple of 4
+    learned, computed = (
+        ViT(replace(CONFIG, layers=layers, pooling=pooling, positions=p)) for p in ("learned", "sinusoidal")
+    )
+    mimetic(learned)
+    x = torch.zeros(1, 15 + (pooling == "class_token"), 20)
+    assert learned.positions is not None
+    assert computed.positions is not None
+    torch.testing.assert_close(learned.positions(x), computed.positions(x))
+    assert learned.positions.weight.requires_grad

@@ -1,4 +1,4 @@
-"""From pixels to patches in other ways, by loops; initial attention weights.
+"""From pixels to patches in other ways, by loops.
 
 Shapes: D 14; pictures of 12 x 20 pixels in patches of 4 x 4 (3 x 5 of them) unless said otherwise.
 """
@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from common import TransformerConfig, UserError
-from tests.common.helpers import attentions, randomise
+from tests.common.helpers import randomise
 from vit import ViT, ViTConfig
-from vit.initialisation import mimetic
 from vit.model import multiply_adds
 from vit.patch_embedding import STEMS, ConvolutionalStem, ShiftedPatchEmbedding
 
@@ -86,56 +85,3 @@ def test_multiply_adds_are_half_the_counted_flops(stem: str) -> None:
 def test_an_unknown_stem_is_named() -> None:
     with pytest.raises(UserError, match="unknown stem 'resnet'; choose one of linear, convolution, shifted"):
         replace(CONFIG, stem="resnet")
-
-
-def test_mimetic_products_are_near_the_identity() -> None:
-    layers = TransformerConfig(d_model=96, n_heads=1, d_ff=8, dropout=0.0, norm_first=True)
-    model = ViT(replace(CONFIG, layers=layers, n_layers=2))
-    torch.manual_seed(5)
-    mimetic(model, query_key=(0.3, 0.9), value_output=(0.2, 0.6))
-    for attention in attentions(model.encoder):
-        q, k, v = attention.in_proj.weight.split(96)
-        for product, a, b in ((q.T @ k, 0.3, 0.9), (attention.out_proj.weight @ v, 0.2, -0.6)):
-            rest = product - b * torch.eye(96)
-            assert rest.diagonal().mean().item() == pytest.approx(0.0, abs=0.02)
-            assert (rest.std() * 96**0.5).item() == pytest.approx(a, rel=0.05)
-    first, second = (attention.out_proj.weight for attention in attentions(model.encoder))
-    assert not torch.allclose(first, second)
-
-
-def test_mimetic_heads_are_the_best_of_their_rank() -> None:
-    model = ViT(replace(CONFIG, positions="none"))
-    torch.manual_seed(5)
-    mimetic(model)
-    (attention,) = attentions(model.encoder)
-    q, k, _ = attention.in_proj.weight.split(14)
-    torch.manual_seed(5)
-    for head in (slice(0, 7), slice(7, 14)):
-        whole = 0.7 * torch.randn(14, 14) / 14**0.5 + 0.7 * torch.eye(14)
-        left_out = (q[head].T @ k[head] - whole).square().sum()
-        values = torch.linalg.svdvals(whole)
-        torch.testing.assert_close(left_out, values[7:].square().sum(), atol=1e-4, rtol=1e-4)
-
-
-def test_mimetic_leaves_a_shared_projection_of_queries_and_keys() -> None:
-    model = ViT(replace(CONFIG, positions="none", layers=replace(LAYERS, attention="shared_query_key")))
-    (attention,) = attentions(model.encoder)
-    before = attention.in_proj.weight.clone()
-    mimetic(model)
-    after = attention.in_proj.weight
-    assert torch.equal(before[:14], after[:14])
-    assert not torch.allclose(before[14:], after[14:])
-
-
-@pytest.mark.parametrize("pooling", ["mean", "class_token"])
-def test_mimetic_positions_are_what_the_sinusoids_add(pooling: str) -> None:
-    layers = replace(LAYERS, d_model=20)  # GridPositions needs a multiple of 4
-    learned, computed = (
-        ViT(replace(CONFIG, layers=layers, pooling=pooling, positions=p)) for p in ("learned", "sinusoidal")
-    )
-    mimetic(learned)
-    x = torch.zeros(1, 15 + (pooling == "class_token"), 20)
-    assert learned.positions is not None
-    assert computed.positions is not None
-    torch.testing.assert_close(learned.positions(x), computed.positions(x))
-    assert learned.positions.weight.requires_grad
