@@ -46,7 +46,7 @@ ROWS = {
     "no label smoothing": "--label-smoothing 0",
     "batches of 64": "--batch-size 64",
     "batches of 256": "--batch-size 256",
-    "wider (d 192)": "--size tiny --heads 6",
+    "wider and deeper (d 128, 6 layers)": "--size mini",
 }
 
 
@@ -64,7 +64,7 @@ class Options:
     """Only these, by name; all where not given."""
     out: Path = Path("runs/ablation")
     """Where the runs and the table lie."""
-    more: str = "--precision bf16"
+    more: str = "--precision bf16 --size micro"
     """Options of every run."""
 
 
