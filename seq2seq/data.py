@@ -5,9 +5,9 @@ Shapes: N pairs, S source length, T target length, both with padding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -157,21 +157,38 @@ class EncodedPairs:
 
 def encode_pairs(pairs: Sequence[Pair], data: PairData) -> EncodedPairs:
     """The ids of sentence pairs."""
-    start, end = data.target_tokenizer.start_id, data.target_tokenizer.end_id
-    assert start is not None
-    assert end is not None
-    source, source_lengths = pad(data.source_tokenizer.encode([s for s, _ in pairs]), data.source_padding)
-    targets = data.target_tokenizer.encode([t for _, t in pairs])
-    target, target_lengths = pad([[start, *row, end] for row in targets])
-    return EncodedPairs(source, target, source_lengths, target_lengths, data.source_padding)
+    sides = []
+    for i, tokenizer in enumerate((data.source_tokenizer, data.target_tokenizer)):
+        rows = tokenizer.encode([pair[i] for pair in pairs])
+        sides.append((torch.tensor([*chain(*rows)], dtype=torch.int64), torch.tensor([len(row) for row in rows])))
+    return encoded_pairs(*sides, data)
 
 
-def pad(rows: Sequence[Sequence[int]], extra: int = 0) -> tuple[Tensor, Tensor]:
-    """Rows of ids -> (N, longest + extra) int64 filled up with padding, and the lengths (N,)."""
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    matrix = np.full((len(rows), int(lengths.max(initial=0)) + extra), PAD_ID, dtype=np.int64)
-    matrix[np.arange(matrix.shape[1]) < lengths[:, None]] = [i for row in rows for i in row]
-    return torch.from_numpy(matrix), torch.from_numpy(lengths)
+def encoded_pairs(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], data: PairData) -> EncodedPairs:
+    """Pairs from both sides' ids: those of all sentences one after the other, and how many each has (N,)."""
+    tokenizer = data.target_tokenizer
+    assert tokenizer.start_id is not None
+    assert tokenizer.end_id is not None
+    lengths = target[1]
+    words = fill(*target, width=int(lengths.max()) + 1 if len(lengths) else 1)
+    words.scatter_(1, lengths.unsqueeze(1), tokenizer.end_id)
+    framed = torch.cat((torch.full((len(words), 1), tokenizer.start_id), words), dim=1)
+    width = int(source[1].max()) + data.source_padding if len(source[1]) else 0
+    return EncodedPairs(fill(*source, width), framed, source[1], lengths + 2, data.source_padding)
+
+
+def fill(ids: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """Ids of all rows one after the other -> (N, width) int64, each row filled up with padding."""
+    matrix = torch.full((len(lengths), width), PAD_ID)
+    matrix[torch.arange(width) < lengths.unsqueeze(1)] = ids
+    return matrix
+
+
+def pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Rows of ids -> (N, longest) int64 filled up with padding, and the lengths (N,)."""
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    ids = torch.tensor([*chain(*rows)], dtype=torch.int64)
+    return fill(ids, lengths, int(lengths.max()) if rows else 0), lengths
 
 
 def plan_batches(pairs: EncodedPairs, max_tokens: int) -> tuple[Tensor, list[tuple[int, int]]]:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from common.training import distributed
-from common.training.seeding import generator
+from common.training.seeding import derive_seed, generator
 from seq2seq.architectures import ModelConfig
-from seq2seq.data import EncodedPairs, Pair, PairData, encode_pairs, plan_batches
+from seq2seq.bpe_dropout import RandomPieces
+from seq2seq.data import EncodedPairs, Pair, PairData, encode_pairs, encoded_pairs, plan_batches
 from seq2seq.decoding import translate
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel, for_inference
@@ -35,6 +36,7 @@ class Translation:
         label_smoothing: float = 0.0,
         architecture: str = "transformer",
         seed: int = 0,
+        bpe_dropout: float = 0.0,
     ) -> None:
         self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, data.metric, seed
         self.pairs = encode_pairs(data.train, data)
@@ -55,6 +57,12 @@ class Translation:
             "batch_tokens": batch_tokens,
             "label_smoothing": label_smoothing,
         }
+        self._pieces: list[RandomPieces] = []
+        if bpe_dropout:
+            self.settings["bpe_dropout"] = bpe_dropout
+            for i, tokenizer in enumerate((data.source_tokenizer, data.target_tokenizer)):
+                texts = [pair[i] for pair in data.train]
+                self._pieces.append(RandomPieces(tokenizer, texts, bpe_dropout, derive_seed("side", seed, i)))
         self._order: tuple[int, list[Tensor]] = (-1, [])
 
     def batch(self, step: int, part: int, parts: int) -> tuple[Tensor, Tensor]:
@@ -62,6 +70,9 @@ class Translation:
         epoch, n = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, self._shuffled(epoch))
+            if self._pieces:  # the batches stay as they were planned, and some become a little longer
+                source, target = (pieces(epoch) for pieces in self._pieces)
+                self.pairs = encoded_pairs(source, target, self.data)
         rows = self._order[1][n]
         if part < len(rows):
             return self.pairs.batch(rows[part::parts])

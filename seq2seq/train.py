@@ -62,6 +62,8 @@ class Options:
     """Positions in a step on the longer side, padding included, over all processes."""
     label_smoothing: float = 0.1
     """Share of the target that is spread over all words; never over padding."""
+    bpe_dropout: float = 0.0
+    """Pass over each merge of byte pairs with this probability, so that words come in other pieces in each epoch."""
     final_test: bool = True
     """Translate the test pairs at the end; switch it off while you still choose between settings."""
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
@@ -72,6 +74,8 @@ class Options:
             raise UserError(f"batch_tokens={self.batch_tokens} must be at least 1")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise UserError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        if not 0.0 <= self.bpe_dropout < 1.0:
+            raise UserError(f"bpe_dropout={self.bpe_dropout} must lie in [0, 1)")
 
 
 BY_DATA: dict[str, dict[str, Any]] = {
@@ -143,6 +147,7 @@ def run(options: Options) -> None:
         label_smoothing=options.label_smoothing,
         architecture=options.architecture,
         seed=seed,
+        bpe_dropout=options.bpe_dropout,
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
     figures = train(model, task, options.training, out=out, resume=resume)

@@ -37,8 +37,8 @@ def rows_of(batch: tuple[torch.Tensor, torch.Tensor]) -> list[tuple[tuple[int, .
 
 
 def test_pad():
-    ids, lengths = pad([[3, 1, 2], [], [5]], extra=2)
-    assert ids.tolist() == [[3, 1, 2, 0, 0], [0, 0, 0, 0, 0], [5, 0, 0, 0, 0]]
+    ids, lengths = pad([[3, 1, 2], [], [5]])
+    assert ids.tolist() == [[3, 1, 2], [0, 0, 0], [5, 0, 0]]
     assert lengths.tolist() == [3, 0, 1]
     assert ids.dtype == torch.int64
     empty, none = pad([])
