@@ -1,6 +1,6 @@
 """The translator before and after attention: RNN, RNN with additive attention, Transformer; same data, loop, budget.
 
-    python benchmarks/architectures.py --data-dir data --out runs/architectures --epochs 8
+    python benchmarks/architectures.py --data-dir data --out runs/architectures --epochs 5
 
 Trains one after the other (what is there already is not trained again), translates two test sets with a beam of 5, and
 writes ``architectures.md`` (parameters, BLEU, BLEU by the source's length, tokens a second) and ``architectures.png``.
@@ -20,7 +20,7 @@ NAMES = {"rnn": "RNN", "rnn_attention": "RNN + attention", "transformer": "Trans
 SPLITS = ("test_2016_flickr", "test_2018_flickr")
 OPTIONS = [
     "--size", "tiny", "--precision", "bf16", "--optimizer", "adam", "--learning-rate", "2e-3", "--schedule", "cosine",
-    "--warmup", "0.15", "--average-last", "0", "--no-final-test",
+    "--warmup", "0.15", "--weight-decay", "0", "--average-last", "0", "--batch-tokens", "2048", "--no-final-test",
 ]  # fmt: skip
 
 
