@@ -8,6 +8,10 @@ from torch import nn
 
 from common.errors import UserError
 from common.training.config import TrainingConfig
+from common.training.run import say
+
+INTO_THE_GRADIENT = ("adam", "nadam", "radam", "adamax", "adagrad", "rmsprop")
+"""Adaptive optimizers of timm whose weight decay is not decoupled from the step (Loshchilov and Hutter 2019)."""
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -23,6 +27,11 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
     if config.optimizer not in list_optimizers():
         raise UserError(f"unknown optimizer {config.optimizer!r}; choose one that timm.optim lists, such as adamw")
+    if config.optimizer in INTO_THE_GRADIENT and config.weight_decay:
+        say(
+            f"{config.optimizer} adds weight_decay={config.weight_decay} x weights to the gradient, where its step "
+            "sizes enlarge it; adamw shrinks the weights themselves, and --weight-decay 0 does neither"
+        )
     options: dict[str, Any] = {} if config.betas is None else {"betas": config.betas}
     if config.optimizer in ("adam", "adamw"):
         options["fused"] = True  # one kernel for all parameters; the same numbers

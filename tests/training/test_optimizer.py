@@ -72,3 +72,19 @@ def test_decay_is_for_matrices() -> None:
 def test_an_unknown_optimizer_is_named() -> None:
     with pytest.raises(UserError, match="unknown optimizer 'adamx'"):
         make_optimizer(nn.Linear(2, 3), settings(optimizer="adamx"))
+
+
+# radam, which is like them, takes its first steps without adapting; sgd has a momentum.
+@pytest.mark.parametrize("name", ["adam", "nadam", "adamax", "adagrad", "rmsprop", "adamw", "lion", "muon"])
+def test_weight_decay_that_goes_through_the_step_sizes_is_said(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a gradient of 0, decoupled decay shrinks a weight by the share rate * decay, and nothing else does."""
+    layer = nn.Linear(3, 5)
+    nn.init.constant_(layer.weight, 0.5)
+    optimizer = make_optimizer(layer, settings(optimizer=name, learning_rate=0.01, weight_decay=0.1))
+    said = capsys.readouterr().err
+    layer.weight.grad, layer.bias.grad = layer.weight.detach() * 0.0, layer.bias.detach() * 0.0
+    optimizer.step()
+    decoupled = (layer.weight - 0.5 * (1 - 0.01 * 0.1)).abs().max().item() < 1e-6
+    assert decoupled is not (f"{name} adds weight_decay=0.1 x weights" in said)
+    assert make_optimizer(layer, settings(optimizer=name, weight_decay=0.0)) is not None
+    assert capsys.readouterr().err == ""
