@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.peers import TorchTranslator, marian
 from benchmarks.timing import Ratio, in_processes, print_ratios
-from common.training.memory import keep_freed_memory
+from common.training.memory import tune_memory
 from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
 
 WORDS, SENTENCES, LENGTH, SMOOTHING = 8000, 256, 16, 0.1
@@ -87,7 +87,7 @@ def contender(name: str, threads: int) -> dict[str, Callable[[], None]]:
     target = torch.randint(1, WORDS - 2, (SENTENCES, LENGTH + 1))
     given, labels = target[:, :-1], target[:, 1:]
     if name.startswith(OURS):
-        keep_freed_memory()
+        tune_memory()
         ours = build()
 
         def our_loss() -> Tensor:

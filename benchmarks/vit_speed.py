@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
-from common.training.memory import keep_freed_memory
+from common.training.memory import tune_memory
 from vit.exchange import weights_to_timm
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 
@@ -174,7 +174,7 @@ def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
     images = torch.randn(options.batch_size, 3, 32, 32)
     labels = torch.randint(0, CLASSES, (options.batch_size,))
     if name == OURS:
-        keep_freed_memory()
+        tune_memory()
     model = ours if name == OURS else TWINS[name](ours)
     answering = packed(ours) if name == OURS else deepcopy(model)  # one of them trains, the other does not
     steps: dict[str, Callable[[], object]] = {

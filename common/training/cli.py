@@ -18,7 +18,7 @@ from common.config import from_dict
 from common.errors import UserError
 from common.training import distributed
 from common.training.interrupt import Interrupted
-from common.training.memory import keep_freed_memory
+from common.training.memory import tune_memory
 from common.training.run import read_config
 
 Options = TypeVar("Options")
@@ -26,7 +26,7 @@ Options = TypeVar("Options")
 
 def run_command(main: Callable[[], None]) -> None:
     """Runs a command's main function: a user's mistake is one line and exit code 2, a signal 128 + its number."""
-    keep_freed_memory()
+    tune_memory()
     try:
         main()
     except UserError as error:

@@ -15,7 +15,7 @@ from common.training.batches import batches
 from common.training.config import TrainingConfig
 from common.training.evaluation import Evaluator
 from common.training.interrupt import Interrupt, Interrupted
-from common.training.memory import keep_freed_memory
+from common.training.memory import tune_memory
 from common.training.optimizer import learning_rate
 from common.training.plan import TimePlan, mean_cost, steady
 from common.training.run import LOG, STATE, Terminal, peak_memory, say, write_log
@@ -47,7 +47,7 @@ def train(
             lacks what was asked for; the disk is full.
         Interrupted: SIGINT or SIGTERM came; the state is saved.
     """
-    keep_freed_memory()
+    tune_memory()
     with Interrupt() as interrupt, Terminal(task.unit) as terminal:
         loop = _Loop(model, task, config, out, interrupt, terminal)
         if config.dry_run:

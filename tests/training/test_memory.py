@@ -33,3 +33,34 @@ def faults(*arguments: str) -> int:
 def test_memory_that_was_freed_is_used_again() -> None:
     assert faults("keep") < 100
     assert faults() > 5 * 20  # pages of 2 MiB at most
+
+
+SHAPES = """
+import sys, torch
+from common.training.memory import keep_few_kernels
+if "few" in sys.argv:
+    keep_few_kernels()
+def held():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
+torch.set_num_threads(1)
+weight, x = torch.randn(256, 128).bfloat16(), torch.randn(2000, 128).bfloat16()
+torch.nn.functional.linear(x, weight)
+before = held()
+for rows in range(300, 1900, 2):
+    torch.nn.functional.linear(x[:rows], weight)
+print(held() - before)
+"""
+
+
+def test_kernels_of_many_shapes_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        monkeypatch.delenv(name, raising=False)
+    command = [sys.executable, "-c", SHAPES]
+    all_kept, few = (
+        float(subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout)
+        for more in ([], ["few"])
+    )
+    if all_kept < 200:
+        pytest.skip(f"800 shapes take {all_kept:.0f} MB here: their kernels are small or are not kept")
+    assert few < 0.6 * all_kept
