@@ -118,14 +118,15 @@ def decoding() -> Pair:
     return lambda: greedy(fast, source, LENGTH, LENGTH), lambda: peer.greedy(source, LENGTH)
 
 
-# what -> how it is built, the ratio expected, the share of it that is enough
+# what -> how it is built, the ratio expected, the share of it that is enough. Expected is the median of five measurements
+# on a busy Zen 4; their least was 0.96 of it or more. The rest is for other processors.
 CHECKS = {
-    "ViT forward / timm": Check(vit_forward, 1.13, 0.8),
-    "ViT training step / timm": Check(vit_training, 0.9, 0.8),
-    "ViT one picture, packed / not packed": Check(packed_forward, 1.25, 0.8, times=5),
-    "encoder training step / torch.nn.TransformerEncoder": Check(encoder_training, 1.27, 0.8),
-    "translator training step / torch.nn.Transformer": Check(translation_training, 0.97, 0.8),
-    "greedy decoding, cached / torch.nn.Transformer without cache": Check(decoding, 2.4, 0.8),
+    "ViT forward / timm": Check(vit_forward, 1.06, 0.8),
+    "ViT training step / timm": Check(vit_training, 0.89, 0.8),
+    "ViT one picture, packed / not packed": Check(packed_forward, 1.27, 0.8, times=5),
+    "encoder training step / torch.nn.TransformerEncoder": Check(encoder_training, 1.26, 0.8),
+    "translator training step / torch.nn.Transformer": Check(translation_training, 0.94, 0.8),
+    "greedy decoding, cached / torch.nn.Transformer without cache": Check(decoding, 2.53, 0.8),
 }
 
 
