@@ -118,8 +118,8 @@ def decoding() -> Pair:
     return lambda: greedy(fast, source, LENGTH, LENGTH), lambda: peer.greedy(source, LENGTH)
 
 
-# what -> how it is built, the ratio expected, the share of it that is enough. Expected is the median of five measurements
-# on a busy Zen 4; their least was 0.96 of it or more. The rest is for other processors.
+# what -> how it is built, the ratio expected, the share of it that is enough. Expected is the median of five
+# measurements on a busy Zen 4; their least was 0.96 of it or more. The rest is for other processors.
 CHECKS = {
     "ViT forward / timm": Check(vit_forward, 1.06, 0.8),
     "ViT training step / timm": Check(vit_training, 0.89, 0.8),
