@@ -32,7 +32,7 @@ class Options:
     """Classify the pictures of a data set and compare with their classes: a table on stderr, JSON on stdout."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run."""
+    """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
     data: str = "cifar10"
     """cifar10, cifar100, digits, or a folder, whose classes the weights know by the same names."""
     split: Literal["test", "valid"] = "test"

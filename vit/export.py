@@ -31,7 +31,7 @@ class Options:
     """Write a ViT as a folder that ONNX Runtime or torch runs, with its transform, its classes and a README.txt."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run."""
+    """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
     out: tyro.conf.Positional[Path]
     """The folder to be made."""
     to: Literal["onnx", "torch", "int8"]

@@ -26,7 +26,7 @@ class Options:
     """Classify pictures."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run."""
+    """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
     pictures: tyro.conf.Positional[tuple[str, ...]]
     """Picture files, folders of them (searched below too), or - for a list of files on standard input."""
     top: int = 3

@@ -13,7 +13,7 @@ from vit.model import ViT, ViTConfig
 
 KIND = "vit"
 SHIPPED = Path(__file__).parent / "pretrained"
-"""Where weights that come with the program would lie, each with a model card; there are none of a ViT yet."""
+"""Where weights that come with the program lie, each with a model card."""
 
 
 @dataclass(frozen=True)
