@@ -170,11 +170,11 @@ def encoded_pairs(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], 
     assert tokenizer.start_id is not None
     assert tokenizer.end_id is not None
     lengths = target[1]
-    words = fill(*target, width=int(lengths.max()) + 1 if len(lengths) else 1)
+    words = fill(target[0], target[1], width=int(lengths.max()) + 1 if len(lengths) else 1)
     words.scatter_(1, lengths.unsqueeze(1), tokenizer.end_id)
     framed = torch.cat((torch.full((len(words), 1), tokenizer.start_id), words), dim=1)
     width = int(source[1].max()) + data.source_padding if len(source[1]) else 0
-    return EncodedPairs(fill(*source, width), framed, source[1], lengths + 2, data.source_padding)
+    return EncodedPairs(fill(source[0], source[1], width), framed, source[1], lengths + 2, data.source_padding)
 
 
 def fill(ids: Tensor, lengths: Tensor, width: int) -> Tensor:
