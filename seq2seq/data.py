@@ -157,11 +157,14 @@ class EncodedPairs:
 
 def encode_pairs(pairs: Sequence[Pair], data: PairData) -> EncodedPairs:
     """The ids of sentence pairs."""
-    sides = []
-    for i, tokenizer in enumerate((data.source_tokenizer, data.target_tokenizer)):
-        rows = tokenizer.encode([pair[i] for pair in pairs])
-        sides.append((torch.tensor([*chain(*rows)], dtype=torch.int64), torch.tensor([len(row) for row in rows])))
-    return encoded_pairs(*sides, data)
+    source = data.source_tokenizer.encode([source for source, _ in pairs])
+    target = data.target_tokenizer.encode([target for _, target in pairs])
+    return encoded_pairs(flat(source), flat(target), data)
+
+
+def flat(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """The ids of all rows one after the other, int64, and how many each has (N,)."""
+    return torch.tensor([*chain(*rows)], dtype=torch.int64), torch.tensor([len(row) for row in rows], dtype=torch.int64)
 
 
 def encoded_pairs(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], data: PairData) -> EncodedPairs:
@@ -186,8 +189,7 @@ def fill(ids: Tensor, lengths: Tensor, width: int) -> Tensor:
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Rows of ids -> (N, longest) int64 filled up with padding, and the lengths (N,)."""
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-    ids = torch.tensor([*chain(*rows)], dtype=torch.int64)
+    ids, lengths = flat(rows)
     return fill(ids, lengths, int(lengths.max()) if rows else 0), lengths
 
 
