@@ -142,7 +142,7 @@ def start(options: Options) -> Seconds:
     return Seconds(name, "cache there", getattr(cost, options.clock), options.start_goal)
 
 
-def measure(options: Options) -> list[Ratio | Seconds]:
+def measure(options: Options) -> list[Ratio]:
     """All of it."""
     return [*batches(options), start(options)]
 

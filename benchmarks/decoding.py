@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from seq2seq.translation_model import for_inference
 from seq2seq.weights import Translator, load_seq2seq
 
 BATCH, LENGTH, BEAM = 64, 16, 4
+FORMS = {"": "float32", " bfloat16": "bfloat16", " int8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def fixed_lengths(options: Options) -> list[Ratio]:
     translator = random_translator()
     model, config = translator.model, translator.model.config
     assert isinstance(model, Seq2Seq)
-    fast, half, peer = for_inference(model), for_inference(model, "bfloat16"), marian(model)
+    forms, peer = {f"ours{name}": for_inference(model, kind) for name, kind in FORMS.items()}, marian(model)
     plain, ct2 = TorchTranslator(model).eval(), CTranslate2(translator, "float32", options.threads)
     quantised = CTranslate2(translator, "int8", options.threads)
     batches = torch.randint(1, config.start_id, (options.batches, BATCH, LENGTH))
@@ -120,8 +122,7 @@ def fixed_lengths(options: Options) -> list[Ratio]:
     ratios = []
     for beam, name in ((1, "greedy"), (BEAM, f"beam {BEAM}")):
         contenders: dict[str, Callable[[], object]] = {
-            "ours": ours(fast, beam),
-            "ours bfloat16": ours(half, beam),
+            **{name: ours(form, beam) for name, form in forms.items()},
             "Marian": theirs(beam),
             "CTranslate2": lambda beam=beam: [ct2.translate(p, beam, BATCH, **exactly) for p in pieces],
             "CTranslate2 int8": lambda beam=beam: [quantised.translate(p, beam, BATCH, **exactly) for p in pieces],
@@ -145,7 +146,7 @@ def real_lengths(options: Options) -> list[Ratio]:
     assert isinstance(model, Seq2Seq)
     texts = [s for s, _ in read_multi30k(options.data_dir, "test_2016_flickr", *translator.languages)]
     ids = encode_texts(texts, translator.source)
-    fast, half, peer = for_inference(model), for_inference(model, "bfloat16"), marian(model)
+    forms, peer = {f"ours{name}": for_inference(model, kind) for name, kind in FORMS.items()}, marian(model)
     ct2, quantised = (CTranslate2(translator, kind, options.threads) for kind in ("float32", "int8"))
     pieces = ct2.pieces(ids)
     batches = [pad(ids[first : first + BATCH])[0] for first in range(0, len(ids), BATCH)]
@@ -164,8 +165,7 @@ def real_lengths(options: Options) -> list[Ratio]:
     for beam, name in ((1, "greedy"), (BEAM, f"beam {BEAM}")):
         search = Search(beam=beam, alpha=0.0)
         contenders: dict[str, Callable[[], object]] = {
-            "ours": lambda search=search: best_ids(fast, ids, search),
-            "ours bfloat16": lambda search=search: best_ids(half, ids, search),
+            **{name: partial(best_ids, form, ids, search) for name, form in forms.items()},
             "Marian": theirs(beam),
             "CTranslate2": lambda beam=beam: ct2.translate(pieces, beam, BATCH, **limit),
             "CTranslate2 int8": lambda beam=beam: quantised.translate(pieces, beam, BATCH, **limit),

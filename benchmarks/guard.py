@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from benchmarks.peers import TorchTranslator
 from benchmarks.timing import interleaved
 from benchmarks.translation_training import smoothed, stepping
-from benchmarks.vit_speed import forward_pass, timm_twin, training_step
+from benchmarks.vit_speed import forward_pass, training_step
 from common import Encoder, TransformerConfig, packed
 from seq2seq.decoding import greedy
 from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.translation_model import for_inference
+from vit.exchange import to_timm
 from vit.model import SIZES, ViT, ViTConfig
 
 Pair = tuple[Callable[[], object], Callable[[], object]]  # ours, and what it is compared with
@@ -67,13 +68,13 @@ def vision(size: str = "mini") -> tuple[ViT, Tensor, Tensor]:
 def vit_forward() -> Pair:
     """As in prediction, beside timm."""
     model, images, _ = vision()
-    return forward_pass(packed(model), images), forward_pass(timm_twin(model), images)
+    return forward_pass(packed(model), images), forward_pass(to_timm(model), images)
 
 
 def vit_training() -> Pair:
     """Beside timm."""
     model, images, labels = vision()
-    return training_step(model, images, labels), training_step(timm_twin(model), images, labels)
+    return training_step(model, images, labels), training_step(to_timm(model), images, labels)
 
 
 def packed_forward() -> Pair:

@@ -40,17 +40,19 @@ class Options:
 
 
 def gflops(rows: int, inner: int, outer: int, seconds: float) -> dict[str, float]:
-    """10^9 operations a second (two for a multiply-add) of x W^T: torch's product, packed weights, bfloat16."""
+    """10^9 operations a second (two for a multiply-add) of x W^T: torch's product, packed weights, bfloat16, int8."""
     x = torch.randn(rows, inner)
     # Several matrices in turn, as a model's layers are: one alone would stay in the fastest cache.
     weights = [torch.randn(outer, inner) for _ in range(8)]
     layers = [PackedLinear(weight, None) for weight in weights]
+    eights = [PackedLinear(weight, None, "int8") for weight in weights]
     halves = [weight.bfloat16() for weight in weights]
     half = x.bfloat16()
     forms: dict[str, Callable[[int], object]] = {
         "float32": lambda i: F.linear(x, weights[i % 8]),
         "float32, packed": lambda i: layers[i % 8](x),
         "bfloat16": lambda i: F.linear(half, halves[i % 8]),
+        "int8": lambda i: eights[i % 8](x),
     }
     return {name: 2e-9 * rows * inner * outer / _median(form, seconds) for name, form in forms.items()}
 
@@ -72,7 +74,7 @@ def main() -> None:
     options = tyro.cli(Options)
     torch.set_num_threads(options.threads)
     table = Table(title=f"matrix products, GFLOP/s, {options.threads} threads")
-    for column in ("shape", "rows x in x out", "float32", "float32, packed", "bfloat16"):
+    for column in ("shape", "rows x in x out", "float32", "float32, packed", "bfloat16", "int8"):
         table.add_column(column)
     for what, shape in SHAPES.items():
         found = gflops(*shape, options.seconds)

@@ -49,7 +49,10 @@ class Timing:
 
 
 def in_processes(
-    contenders: Mapping[str, Callable[[], Steps]], rounds: Mapping[str, int], warm_up: int = 2
+    contenders: Mapping[str, Callable[[], Steps]],
+    rounds: Mapping[str, int],
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, Timing]]:
     """Lets contenders take turns, each in a process of its own, as their users run them: a library's settings (of
     memory, of threads) are not another's, and each has its own peak of memory.
@@ -58,6 +61,7 @@ def in_processes(
         contenders: name -> what builds the contender there; it travels as a pickle.
         rounds: task -> timed turns of each contender.
         warm_up: turns before those.
+        clock: in seconds; time.process_time for those of the processor.
 
     Returns:
         task -> contender -> its timing; a contender that cannot do the task is left out.
@@ -66,7 +70,7 @@ def in_processes(
     lines: dict[str, Connection] = {}
     for name, build in contenders.items():
         lines[name], theirs = context.Pipe()
-        context.Process(target=_serve, args=(build, theirs), daemon=True).start()
+        context.Process(target=_serve, args=(build, theirs, clock), daemon=True).start()
     able = {name: line.recv() for name, line in lines.items()}
     found: dict[str, dict[str, Timing]] = {}
     for task, turns in rounds.items():
@@ -87,7 +91,7 @@ def in_processes(
     return found
 
 
-def _serve(build: Callable[[], Steps], line: Connection) -> None:
+def _serve(build: Callable[[], Steps], line: Connection, clock: Callable[[], float]) -> None:
     """A contender's process: says what it can do, then does what it is told and says how long it took."""
     before = _memory_mb("VmRSS")
     steps = build()
@@ -101,9 +105,9 @@ def _serve(build: Callable[[], Steps], line: Connection) -> None:
             line.send(_memory_mb("VmHWM") - before)
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
             continue
-        begin = time.perf_counter()
+        begin = clock()
         steps[task]()
-        line.send(time.perf_counter() - begin)
+        line.send(clock() - begin)
 
 
 def _memory_mb(what: str) -> float:
@@ -129,14 +133,8 @@ class Ratio:
         return self.goal is None or self.value >= self.goal
 
 
-@dataclass(frozen=True)
-class Seconds:
+class Seconds(Ratio):
     """How long something takes beyond what it is measured from, and the most that is asked for (None: only told)."""
-
-    task: str
-    peer: str
-    value: float
-    goal: float | None = None
 
     @property
     def reached(self) -> bool:
@@ -144,7 +142,7 @@ class Seconds:
         return self.goal is None or self.value <= self.goal
 
 
-def print_ratios(results: Sequence[Ratio | Seconds], title: str = "") -> bool:
+def print_ratios(results: Sequence[Ratio], title: str = "") -> bool:
     """Prints a table and returns whether every goal is met."""
     table = Table(title=title or None)
     for column in ("task", "beside", "times as fast", "goal", ""):

@@ -1,9 +1,10 @@
 """``python -m benchmarks.vit_speed``: the ViT's training step and forward pass beside other libraries', in one run.
 
-All have the same size (and timm the same weights), see pictures of the same size and take turns, each in a process of
-its own; medians are compared.
+All have the same size and, vit-pytorch aside, the same weights, see pictures of the same size and take turns, each in a
+process of its own; medians are compared.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
 from common.training.memory import tune_memory
-from vit.exchange import weights_to_timm
+from vit.exchange import to_timm
+from vit.exchange_torchvision import to_torchvision
+from vit.exchange_transformers import to_transformers
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 
 CLASSES = 10
@@ -45,36 +48,6 @@ class Options:
     """Beside which."""
     compile: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Compare the models compiled by torch.compile too."""
-
-
-def timm_twin(model: ViT) -> nn.Module:
-    """timm's VisionTransformer with the same size and weights."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    config = model.config
-    twin = VisionTransformer(
-        img_size=config.image_size,
-        patch_size=config.patch_size,
-        num_classes=config.n_classes,
-        embed_dim=config.layers.d_model,
-        depth=config.n_layers,
-        num_heads=config.layers.n_heads,
-        mlp_ratio=config.layers.d_ff / config.layers.d_model,
-        class_token=True,
-    )
-    twin.load_state_dict(weights_to_timm(model.state_dict(), config))
-    return twin
-
-
-def torchvision_twin(model: ViT) -> nn.Module:
-    """torchvision's VisionTransformer of the same size."""
-    from torchvision.models.vision_transformer import VisionTransformer
-
-    config, layers = model.config, model.config.layers
-    height, patch = config.image_size[0], config.patch_size[0]
-    return VisionTransformer(
-        height, patch, config.n_layers, layers.n_heads, layers.d_model, layers.d_ff, num_classes=config.n_classes
-    )
 
 
 def vit_pytorch_twin(model: ViT) -> nn.Module:
@@ -106,29 +79,13 @@ class _Logits(nn.Module):
 
 
 def transformers_twin(model: ViT) -> nn.Module:
-    """transformers' ViTForImageClassification of the same size."""
-    from transformers import ViTConfig as TheirConfig  # pyright: ignore[reportMissingImports]
-    from transformers import ViTForImageClassification  # pyright: ignore[reportMissingImports]
-
-    config, layers = model.config, model.config.layers
-    return _Logits(
-        ViTForImageClassification(
-            TheirConfig(
-                hidden_size=layers.d_model,
-                num_hidden_layers=config.n_layers,
-                num_attention_heads=layers.n_heads,
-                intermediate_size=layers.d_ff,
-                image_size=config.image_size[0],
-                patch_size=config.patch_size[0],
-                num_labels=config.n_classes,  # pyright: ignore[reportCallIssue]
-            )
-        )
-    )
+    """transformers' ViTForImageClassification with the same weights."""
+    return _Logits(to_transformers(model))
 
 
 TWINS: dict[str, Callable[[ViT], nn.Module]] = {
-    "timm": timm_twin,
-    "torchvision": torchvision_twin,
+    "timm": to_timm,
+    "torchvision": to_torchvision,
     "vit-pytorch": vit_pytorch_twin,
     "transformers": transformers_twin,
 }
@@ -176,6 +133,12 @@ def matrix_products(x: Tensor, weight: Tensor) -> None:
             F.linear(x, weight)
 
 
+def product_shape(options: Options) -> tuple[int, int, int]:
+    """Rows, features in and features out of a feed-forward layer's first product."""
+    layers = SIZES[options.size][1]
+    return options.batch_size * 64, layers.d_model, layers.d_ff
+
+
 def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
     """What a library does at each task; ours as training and prediction do it."""
     torch.set_num_threads(options.threads)
@@ -194,7 +157,8 @@ def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
         TRAINING: training_step(model, images, labels),
     }
     if name == OURS:
-        steps[LIMIT] = partial(matrix_products, torch.randn(options.batch_size * 64, 192), torch.randn(768, 192))
+        rows, width, inner = product_shape(options)
+        steps[LIMIT] = partial(matrix_products, torch.randn(rows, width), torch.randn(inner, width))
     if options.compile:
         compiled: Any = torch.compile(model)
         steps[f"{TRAINING}, compiled"] = training_step(compiled, images, labels)
@@ -209,7 +173,7 @@ def measure(options: Options) -> list[Ratio]:
         rounds |= {f"{task}, compiled": options.rounds for task in (FORWARD, TRAINING)}
     names = (OURS, *options.peers)
     found = in_processes({name: partial(contender, name, options) for name in names}, rounds)
-    limit = 10 * 2 * options.batch_size * 64 * 192 * 768 / found.pop(LIMIT)[OURS].seconds
+    limit = 10 * 2 * math.prod(product_shape(options)) / found.pop(LIMIT)[OURS].seconds
     print(f"matrix products alone: {limit / 1e9:.0f} GFLOP/s; in brackets the share of it, and memory")
     n_layers, layers = SIZES[options.size]
     products = 2 * multiply_adds(ViTConfig(n_layers=n_layers, pooling="class_token", layers=layers))

@@ -66,7 +66,7 @@ def attend(scores: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tu
         mask, dead = _open_dead_rows(mask)
         # The mask is smaller than the scores; adding it costs a fifth of filling them on a CPU.
         scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).to(v.dtype)  # summed in float32 whatever the type
+    weights = torch.softmax(scores, dim=-1).to(v.dtype)  # half precision is summed in float32
     if dead is not None and (dead.device.type != "cpu" or dead.any()):  # to look is cheap on a CPU only
         weights = weights.masked_fill(dead, 0.0)
     return (drop(weights, dropout) if dropout else weights) @ v, weights

@@ -76,7 +76,7 @@ class _Product:
 
 class _Int8:
     """x W^T + b with numbers of 8 bits: each output's weights have a scale of their own, and all of x has one, which is
-    found at each call ("dynamic quantisation"); sums are exact."""
+    found at each call ("dynamic quantisation"), so that what a row gives depends on the others. Sums are exact."""
 
     ZERO = 128  # of x, whose numbers are unsigned
 
@@ -116,6 +116,11 @@ def packed(model: Model, precision: str = "float32") -> Model:
         if precision != "float32":
             raise UserError(f"precision={precision} needs a float32 model on a CPU and torch with oneDNN")
         return model
+    if precision == "int8":
+        try:
+            PackedLinear(torch.ones(1, 1), None, precision)(torch.ones(1, 1))
+        except (RuntimeError, AttributeError) as error:  # NotImplementedError is a RuntimeError
+            raise UserError(f"precision=int8 cannot be had on this processor; use float32 ({error})") from None
     model = copy.deepcopy(model).eval()
     for module in list(model.modules()):
         for name, layer in module.named_children():

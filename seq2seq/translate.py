@@ -39,7 +39,8 @@ class Options:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
     precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """bfloat16, int8: on a CPU, products in half precision or in 8 bits, faster where it has instructions for them."""
+    """bfloat16, int8: on a CPU, products in half precision or in 8 bits. In 8 bits a translation may depend a little on
+    the lines beside it."""
     attention: Path | None = None
     """Draw which words of the first line (that is not blank) its translation looked at, into this PNG file."""
     layer: int | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common import GridPositions, LearnedPositions, UserError
 from vit.model import ViT
-from vit.patch_embedding import PatchEmbedding, grid_size, patchify
+from vit.patch_embedding import PatchEmbedding, patchify
 
 PICTURES = 2000  # whose patches tell what patches look like
 
@@ -46,10 +46,9 @@ def mimetic(
         attention.out_proj.weight.copy_(left)
         values.copy_(right.T)
     if isinstance(model.positions, LearnedPositions):
-        grid = grid_size(model.config.image_size, model.config.patch_size)
-        n_prefix = len(model.positions.weight) - grid[0] * grid[1]
-        sinusoids = GridPositions(d_model, *grid, n_prefix)(torch.zeros(1, len(model.positions.weight), d_model))
-        model.positions.weight.copy_(sinusoids.reshape(-1, d_model))
+        length, (height, width) = len(model.positions.weight), model.grid
+        sinusoids = GridPositions(d_model, height, width, length - height * width)
+        model.positions.weight.copy_(sinusoids(model.positions.weight.unsqueeze(0)))
 
 
 @torch.no_grad()

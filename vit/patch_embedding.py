@@ -76,8 +76,8 @@ class PatchEmbedding(nn.Module):
 class ConvolutionalStem(nn.Module):
     """Two 3 x 3 convolutions whose strides multiply to the patch size, GELU between: (B, C, H, W) -> (B, P, D).
 
-    Early convolutions (Xiao et al. 2021) without their batch norm; a patch sees one pixel beyond its border on each
-    side after the first, and a half of its neighbours after the second.
+    Early convolutions (Xiao et al. 2021) without their batch norm. With 4 x 4 patches each sees 7 x 7 pixels: its own
+    and the three rows above and columns to the left.
 
     Raises:
         ValueError: a side of the patch is not the product of two numbers above 1.

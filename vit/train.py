@@ -47,8 +47,8 @@ class Options:
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Start again where --out holds a run."""
     preset: str | None = None
-    """cpu20: as good as 20 minutes on a CPU with bf16 allow; speedrun: as good as 15, or any --minutes; cifar10-300:
-    300 epochs for a small model, for a GPU."""
+    """cpu20: 20 minutes on a CPU in bf16; speedrun: the same for 15, or any --minutes, from better initial weights and
+    with half of the patches at first; cifar10-300: 300 epochs for a small model, for a GPU."""
     init: str | None = None
     """Start from a weights file of a run, or from timm:NAME, timm's pretrained weights; they decide the model and, if
     --image-size is not given, the size of pictures; pictures are normalised as for them."""
@@ -109,8 +109,12 @@ class Options:
         if self.init is None and (self.freeze or self.size == "init"):
             asked = "freeze=True" if self.freeze else "size=init"
             raise UserError(f"{asked} needs weights to start from; add --init WEIGHTS")
-        if self.init is not None and self.whiten:
-            raise UserError(f"whiten=True is for random weights, not for those of init={self.init}; leave one out")
+        for name, default in {"whiten": False, "initialisation": "xavier"}.items():
+            value = getattr(self, name)
+            if self.init is not None and value != default:
+                raise UserError(
+                    f"{name}={value} is for random weights, not for those of init={self.init}; leave one out"
+                )
 
 
 def by_init(name: str) -> dict[str, Any]:
@@ -145,7 +149,7 @@ def model_config(options: Options, n_classes: int, initial: Initial | None = Non
             layers,
             dropout=options.dropout,
             drop_path=options.drop_path,
-            n_heads=options.heads or layers.n_heads,
+            n_heads=layers.n_heads if options.heads is None else options.heads,
             norm_first=layers.norm_first if options.norm is None else options.norm == "pre",
             attention=options.attention or layers.attention,
         ),

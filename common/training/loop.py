@@ -32,6 +32,8 @@ def train(
     A run that was stopped anywhere and continued ends with the weights of one that never was: batch n, its
     augmentation and its dropout are functions of (seed, n), and everything else is in the resume state.
 
+    The process's memory is tuned for training, for good (see ``memory.py``).
+
     Args:
         model: the plain module; it holds the last weights afterwards.
         task: see ``Task``.
