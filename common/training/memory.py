@@ -31,8 +31,8 @@ def keep_freed_memory() -> bool:
     """Tells the C library to give no freed memory back to the system while the process lives.
 
     A training step on a CPU makes and frees the same tensors of some megabytes again and again. By default glibc
-    returns such memory at once, and the system clears every page anew: a sixth of a step's time. The peak stays what
-    it is, for it is reached in the first step.
+    returns much of that at once, and the system clears the pages anew: 3 to 8 % of a ViT's step in float32, nothing in
+    bfloat16. The peak rises by up to a tenth, for a piece that is too small for the next tensor is kept too.
 
     Returns:
         Whether the C library could be told: it is glibc.
