@@ -43,9 +43,16 @@ class _Table(nn.Module):
     table: Tensor
 
     def rows(self, x: Tensor, start: int, end: int) -> Tensor:
-        if self.table.device != x.device:
-            self.table = self.table.to(x.device)
-        return self.table[start:end].to(x.dtype)
+        table = self.table  # of this call, whatever other threads put there
+        if end > len(table):
+            table = self.table = self.grown(end)
+        if table.device != x.device:
+            table = self.table = table.to(x.device)
+        return table[start:end].to(x.dtype)
+
+    def grown(self, n_positions: int) -> Tensor:
+        """A table that has so many, where this one is too short."""
+        raise NotImplementedError
 
 
 class SinusoidalPositions(_Table):
@@ -74,12 +81,13 @@ class SinusoidalPositions(_Table):
         """
         start = offset + int(self.padding_row)
         end = start + x.shape[1]
-        if end > self.table.shape[0]:
-            self.table = sinusoidal_table(max(end, 2 * self.table.shape[0]), self.d_model, self.layout)
         rows = self.rows(x, start, end)
         if not self.padding_row or key_mask is None:
             return rows
         return torch.where(key_mask.unsqueeze(-1), rows, self.rows(x, 0, 1))
+
+    def grown(self, n_positions: int) -> Tensor:
+        return sinusoidal_table(max(n_positions, 2 * len(self.table)), self.d_model, self.layout)
 
 
 class LearnedPositions(nn.Module):
@@ -123,7 +131,7 @@ class GridPositions(_Table):
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """(B, T, D) -> rows offset ... offset + T - 1, (T, D)."""
-        end = offset + x.shape[1]
-        if end > self.table.shape[0]:
-            raise UserError(f"{end} positions asked of a grid of {self.table.shape[0]}; build a larger one")
-        return self.rows(x, offset, end)
+        return self.rows(x, offset, offset + x.shape[1])
+
+    def grown(self, n_positions: int) -> Tensor:
+        raise UserError(f"{n_positions} positions asked of a grid of {len(self.table)}; build a larger one")

@@ -3,6 +3,7 @@
 Shapes: B batch, S source length, T target length.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from common import UserError
+from common.inference import side_by_side
 from seq2seq.beam import beam_search
 from seq2seq.constraints import forbid
 from seq2seq.data import pad
@@ -138,11 +140,12 @@ def _by_length(
 ) -> list[T]:
     """Decodes sentences of like length together and puts them back in order; an empty row is not decoded."""
     device = next(model.parameters()).device
-    order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
-    found = [nothing] * len(ids)
+    order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: -len(ids[i]))  # what takes longest comes first
     together = max(DECODING_BATCH // beam, 1)
-    for first in range(0, len(order), together):
-        some = order[first : first + together]
-        for i, result in zip(some, decode(pad([ids[i] for i in some])[0].to(device)), strict=True):
-            found[i] = result
+    batches = [pad([ids[i] for i in order[j : j + together]])[0] for j in range(0, len(order), together)]
+    many = side_by_side if device.type == "cpu" else lambda work, items: [work(item) for item in items]
+    results = many(lambda batch: decode(batch.to(device)), batches)
+    found = [nothing] * len(ids)
+    for i, result in zip(order, itertools.chain.from_iterable(results), strict=True):
+        found[i] = result
     return found

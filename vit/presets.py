@@ -18,8 +18,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cpu20": {"training": {"minutes": 20.0, "precision": "bf16"}},
     # As good as 5 to 60 minutes on two CPU cores allow: 4 x 4 patches through one linear layer, no other weights.
     "speedrun": {
-        "initialisation": "mimetic",
-        "whiten": True,
         "progressive": {"patch_drop": 0.5},
         "training": {"minutes": 15.0, "precision": "bf16"},
     },
@@ -27,6 +25,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cifar10-300": {
         "size": "compact",
         "pooling": "class_token",
+        "initialisation": "xavier",
+        "whiten": False,
         "drop_path": 0.1,
         "batch_size": 128,
         "label_smoothing": 0.1,

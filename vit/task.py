@@ -20,6 +20,7 @@ from vit.patch_embedding import grid_size
 from vit.progressive import ProgressiveConfig, patch_orders
 from vit.sampling import BalancedOrder, Order
 from vit.splits import PictureData, Pictures
+from vit.weights import Transform
 
 EVALUATION_BATCH = 256
 NO_LABEL = -100  # of a picture that counts for nothing
@@ -52,8 +53,7 @@ class ImageClassification:
         self.pictures = data.train
         if device is not None and device.type != "cpu":  # batches are made there
             self.pictures = Pictures(data.train.images.to(device), data.train.labels.to(device))
-        home = self.pictures.store.device
-        self.mean, self.std = (torch.tensor(v, device=home).view(1, 3, 1, 1) for v in (data.mean, data.std))
+        self.transform = Transform(config.image_size, data.mean, data.std)
         self.order = BalancedOrder(data.train.labels, seed) if balanced else Order(len(data.train), seed)
         self.steps_per_epoch = -(-self.order.length // batch_size)  # the last batch is smaller, not dropped
         self.description: dict[str, Any] = {
@@ -115,11 +115,9 @@ class ImageClassification:
 
     def _augmented(self, draw: Augment, chosen: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         where = chosen[rows].to(self.pictures.store.device)
-        return draw.erase(self.normalise(draw(self.pictures.pixels(where), rows)), rows), self.pictures.labels[where]
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """float (B, 3, H, W) in 0 ... 1 -> mean 0 and standard deviation 1 over the training set."""
-        return (images - self.mean.to(images.device)) / self.std.to(images.device)
+        return draw.erase(
+            self.transform.standardise(draw(self.pictures.pixels(where), rows)), rows
+        ), self.pictures.labels[where]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Cross-entropy summed over pictures, between both labels' where pictures are mixed; and their number."""
@@ -163,6 +161,5 @@ class ImageClassification:
         device = next(model.parameters()).device
         outputs = []
         for some in rows.split(EVALUATION_BATCH):
-            images = pictures.pixels(some).to(device).permute(0, 3, 1, 2).float() / 255.0
-            outputs.append(model(self.normalise(images)).float().cpu())
+            outputs.append(model(self.transform.normalise(pictures.pixels(some).to(device))).float().cpu())
         return torch.cat(outputs) if outputs else torch.empty(0, len(self.data.classes))

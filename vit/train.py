@@ -47,8 +47,8 @@ class Options:
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Start again where --out holds a run."""
     preset: str | None = None
-    """cpu20: 20 minutes on a CPU in bf16; speedrun: the same for 15, or any --minutes, from better initial weights and
-    with half of the patches at first; cifar10-300: 300 epochs for a small model, for a GPU."""
+    """cpu20: 20 minutes on a CPU in bf16; speedrun: the same for 15, or any --minutes, with half of the patches at
+    first; cifar10-300: 300 epochs for a small model, for a GPU."""
     init: str | None = None
     """Start from a weights file of a run, or from timm:NAME, timm's pretrained weights; they decide the model and, if
     --image-size is not given, the size of pictures; pictures are normalised as for them."""
@@ -69,10 +69,11 @@ class Options:
     """LayerNorm before each sub-layer or after its sum; the size's where not given."""
     attention: Literal["scaled_dot_product", "locality", "shared_query_key"] | None = None
     """How queries score keys (locality: learned temperature, no patch sees itself); the size's where not given."""
-    initialisation: Literal["xavier", "mimetic"] = "xavier"
-    """Of the attention's weights."""
-    whiten: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Start the patch embedding as principal directions of training patches, all equally loud."""
+    initialisation: Literal["xavier", "mimetic"] = "mimetic"
+    """Of the attention's weights and the learned positions, where --init does not give them."""
+    whiten: bool = True
+    """Start a linear patch embedding as principal directions of training patches, all equally loud, where --init does
+    not give it."""
     image_size: tuple[int, int] = (32, 32)
     """Height and width to which pictures are brought."""
     patch_size: tuple[int, int] = (4, 4)
@@ -109,12 +110,6 @@ class Options:
         if self.init is None and (self.freeze or self.size == "init"):
             asked = "freeze=True" if self.freeze else "size=init"
             raise UserError(f"{asked} needs weights to start from; add --init WEIGHTS")
-        for name, default in {"whiten": False, "initialisation": "xavier"}.items():
-            value = getattr(self, name)
-            if self.init is not None and value != default:
-                raise UserError(
-                    f"{name}={value} is for random weights, not for those of init={self.init}; leave one out"
-                )
 
 
 def by_init(name: str) -> dict[str, Any]:
@@ -189,7 +184,7 @@ def run(options: Options) -> None:
     config = model_config(options, len(data.classes), initial)
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
-    if options.initialisation == "mimetic":
+    if options.initialisation == "mimetic" and options.init is None:
         mimetic(model)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pictures")
@@ -217,9 +212,9 @@ def run(options: Options) -> None:
     )
     if options.freeze:
         task.settings["freeze"] = True
-    if options.whiten:
+    if options.whiten and options.stem == "linear" and options.init is None:
         some = torch.randperm(len(data.train), generator=generator("whiten", seed))[:PICTURES]
-        whiten(model, task.normalise(data.train.pixels(some).permute(0, 3, 1, 2) / 255.0))
+        whiten(model, task.transform.normalise(data.train.pixels(some)))
     figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:
         return

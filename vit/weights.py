@@ -1,5 +1,6 @@
 """A ViT's weights file: written by training, turned back into a model and its picture transform here."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ SHIPPED = Path(__file__).parent / "pretrained"
 """Where weights that come with the program lie, each with a model card."""
 
 
+@functools.cache  # to copy them to a GPU in each step, it would have to wait for all steps before
+@torch.inference_mode(False)
+def _by_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
+
+
 @dataclass(frozen=True)
 class Transform:
     """How a picture becomes the model's input: the same in training's validation, evaluation and prediction."""
@@ -26,9 +33,12 @@ class Transform:
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (B, H, W, 3) -> float (B, 3, H, W) with mean 0 and standard deviation 1 over the training set."""
-        x = images.permute(0, 3, 1, 2).float() / 255.0
-        mean, std = (torch.tensor(v, device=x.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
-        return (x - mean) / std
+        return self.standardise(images.permute(0, 3, 1, 2).float() / 255.0)
+
+    def standardise(self, images: Tensor) -> Tensor:
+        """The same of float (B, 3, H, W) in 0 ... 1."""
+        mean, std = (_by_channel(values, images.device) for values in (self.mean, self.std))
+        return (images - mean) / std
 
     def __call__(self, path: Path) -> Tensor:
         """A picture file -> uint8 (H, W, 3) of the model's size. Raises ValueError where it cannot be read."""

@@ -3,6 +3,7 @@
 Shapes: N 18 numbers of a patch (2 x 3 pixels in colour), D 41 or less; P patches.
 """
 
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,12 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from common import TransformerConfig, UserError
+from common.training.cli import parse_options
 from tests.common.helpers import attentions
 from vit import PatchEmbedding, ViT, ViTConfig, patchify
 from vit.initialisation import mimetic, whiten
+from vit.presets import BY_DATA, PRESETS
+from vit.train import Options, by_init, run
 
 LAYERS = TransformerConfig(d_model=14, n_heads=2, d_ff=11, dropout=0.0, activation="gelu", norm_first=True)
 CONFIG = ViTConfig(5, (12, 20), (4, 4), n_layers=1, layers=LAYERS)
@@ -134,3 +138,23 @@ def test_mimetic_positions_are_what_the_sinusoids_add(pooling: str) -> None:
     assert computed.positions is not None
     torch.testing.assert_close(learned.positions(x), computed.positions(x))
     assert learned.positions.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", ["mimetic", "whiten"]),
+        ("--stem shifted", ["mimetic"]),
+        ("--no-whiten", ["mimetic"]),
+        ("--initialisation xavier", ["whiten"]),
+        ("--preset cifar10-300 --size micro", []),
+        ("--init cifar10", []),
+    ],
+)
+def test_what_a_training_starts_from(monkeypatch: pytest.MonkeyPatch, options: str, expected: list[str]) -> None:
+    called: list[str] = []
+    monkeypatch.setattr("vit.train.mimetic", lambda model: called.append("mimetic"))
+    monkeypatch.setattr("vit.train.whiten", lambda model, images: called.append("whiten"))
+    arguments = shlex.split(f"--data digits --dry-run {options}")
+    run(parse_options(Options, PRESETS, BY_DATA, arguments, by_init=by_init))
+    assert called == expected
