@@ -263,7 +263,10 @@ class MultiHeadAttention(nn.Module):
         width = self.in_proj.out_features
         if source is None:
             parts = self._split_heads(self.in_proj(x))
-            return parts[0], *_kept(parts[-2:], cache)
+            if cache is not None:
+                return parts[0], *cache.append_pair(parts[-2:])
+            q, *_, k, v = (parts[0], *parts.unbind(0)) if len(parts) == 2 else parts.unbind(0)
+            return q, k, v
         (q,) = self._split_heads(self.in_proj.part(x, 0, d_model))
         if cache is not None and cache.length:
             return q, *cache.keys_and_values()

@@ -20,6 +20,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 PRECISIONS = ("float32", "bfloat16", "int8")
 FUSED = {F.relu: "relu", F.gelu: "gelu"}  # activations that oneDNN applies as it writes a product
+APPLIED = {"none": lambda x: x, "relu": torch.relu_, "gelu": F.gelu}  # by the names that oneDNN has for them
 
 
 class PackedLinear(nn.Module):
@@ -79,8 +80,8 @@ class _Product:
 
 
 class _Int8:
-    """x W^T + b with numbers of 8 bits: each output's weights have a scale of their own, and all of x has one, which is
-    found at each call ("dynamic quantisation"), so that what a row gives depends on the others. Sums are exact."""
+    """x W^T + b with numbers of 8 bits: each output's weights have a scale of their own, and so has each row of x,
+    which is found at each call ("dynamic quantisation"), so that no row depends on another. Sums are exact."""
 
     ZERO = 128  # of x, whose numbers are unsigned
 
@@ -92,12 +93,14 @@ class _Int8:
         self.bias = None if bias is None else bias.contiguous()
 
     def __call__(self, x: Tensor, activation: str) -> Tensor:
-        least, greatest = torch.aminmax(x)
-        scale = max(-float(least), float(greatest), 1e-12) / (self.ZERO - 1)
-        rounded = (x * (1.0 / scale)).round_().add_(self.ZERO).to(torch.uint8)
-        weights: tuple[Any, ...] = (self.weight, self.scale, self.zeros, self.bias)
+        scale = x.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-12).div_(self.ZERO - 1)
+        rounded = (x / scale).round_().add_(self.ZERO).to(torch.uint8)
+        weights: tuple[Any, ...] = (self.weight, self.scale, self.zeros, None)
         output: tuple[Any, ...] = (1.0, 0, x.dtype)
-        return torch.ops.onednn.qlinear_pointwise(rounded, scale, self.ZERO, *weights, *output, activation, [], "none")
+        # oneDNN knows one scale for all of x: it is given 1, and rows are scaled afterwards.
+        out = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, self.ZERO, *weights, *output, "none", [], "none")
+        out = out.mul_(scale) if self.bias is None else torch.addcmul(self.bias, out, scale)
+        return APPLIED[activation](out)
 
 
 def packed(model: Model, precision: str = "float32") -> Model:

@@ -39,8 +39,7 @@ class Options:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
     precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """bfloat16, int8: on a CPU, products in half precision or in 8 bits. In 8 bits a translation may depend a little on
-    the lines beside it."""
+    """bfloat16, int8: on a CPU, products in half precision or in 8 bits."""
     attention: Path | None = None
     """Draw which words of the first line (that is not blank) its translation looked at, into this PNG file."""
     layer: int | None = None

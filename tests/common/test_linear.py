@@ -92,6 +92,42 @@ def test_values_and_gradients_are_torch_s_with_few_rows_and_with_many(bias, rows
             torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", [nn.functional.gelu, nn.functional.relu])
+@pytest.mark.parametrize("rows", [(2, 3), (MANY // 2, 3)])
+def test_after_an_activation_values_and_gradients_are_torch_s(bias, activation, rows):
+    torch.manual_seed(5)
+    layer, x = Linear(5, 11, bias=bias), torch.randn(*rows, 5, requires_grad=True)
+    ours, theirs = layer.after(activation, x), nn.functional.linear(activation(x), layer.weight, layer.bias)
+    torch.testing.assert_close(ours, theirs)
+    weights, inputs = torch.randn_like(ours), [x, *layer.parameters()]
+    for one, other in zip(
+        torch.autograd.grad((ours * weights).sum(), inputs),
+        torch.autograd.grad((theirs * weights).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
+def test_after_a_gelu_a_constant_input_and_a_frozen_layer_get_no_gradient():
+    layer, x = Linear(5, 11), torch.randn(MANY, 5)
+    layer.after(nn.functional.gelu, x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, nn.functional.gelu(x).sum(0).expand(11, 5), atol=2e-5, rtol=1e-5)
+    layer.requires_grad_(False).zero_grad()
+    layer.after(nn.functional.gelu, x.requires_grad_()).sum().backward()
+    assert layer.weight.grad is None
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(("dropout", "wide"), [(0.0, 1), (0.5, 3)])
+def test_a_feed_forward_network_keeps_its_inner_width_once(dropout, wide):
+    """With dropout: what the GELU took, the mask, and what is left."""
+    layer, saved = FeedForward(7, 29, dropout, activation="gelu"), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        layer(torch.randn(MANY, 7, requires_grad=True))
+    assert sum(x.shape == (MANY, 29) for x in saved) == wide
+
+
 def test_a_frozen_layer_and_a_constant_input_get_no_gradient():
     layer, x = Linear(5, 11).requires_grad_(False), torch.randn(MANY, 5, requires_grad=True)
     layer(x).sum().backward()
@@ -121,14 +157,14 @@ def test_eight_bits_by_hand(rows: int, inner: int, outer: int, activation: str) 
     torch.manual_seed(4)
     weight, bias, x = torch.randn(outer, inner), torch.randn(outer), 3.0 * torch.randn(2, rows, inner)
     scales = weight.abs().max(dim=1).values.double() / 127  # of each output
-    of_x = x.abs().max().double() / 127
+    of_x = x.abs().max(dim=-1, keepdim=True).values.double() / 127  # of each row
     whole = torch.round(x.double() / of_x) @ torch.round(weight.double() / scales[:, None]).T  # sums of whole numbers
     expected = whole * of_x * scales + bias.double()
     layer = PackedLinear(weight, bias, "int8")
     with torch.inference_mode():
         found = layer.activated(x, torch.nn.functional.relu) if activation == "relu" else layer(x)
         # A number of x that lies halfway between two whole ones may be rounded to either.
-        tolerance = 2.0 * (of_x * weight.abs().max()).item()
+        tolerance = 2.0 * (of_x.max() * weight.abs().max()).item()
         wanted = expected.clamp_min(0) if activation == "relu" else expected
         assert (found.double() - wanted).abs().max() <= tolerance
         assert (found.double() - wanted).abs().median() < 1e-4
@@ -136,6 +172,8 @@ def test_eight_bits_by_hand(rows: int, inner: int, outer: int, activation: str) 
         which = torch.tensor([outer - 1, 0])
         torch.testing.assert_close(layer.outputs(which)(x), layer(x)[..., which])
         assert torch.equal(layer(torch.zeros(2, inner)), bias.expand(2, -1))
+        loud = torch.cat((x, 1000.0 * x))
+        assert torch.equal(layer(loud)[:2], layer(x))  # no row depends on another
 
 
 def test_eight_bits_of_a_model_are_close() -> None:
