@@ -3,9 +3,8 @@
 Fixed lengths: 256 random sentences of 16 tokens in batches of 64, 16 tokens each written. Real lengths: the 1,000
 sentences of test_2016_flickr in file order, with a trained translator (``--weights``; post-norm and tied three ways, as
 Marian is). Each library makes its batches as its users do: ours and CTranslate2 sort by length, Marian takes the file
-as it comes. Ours decodes a batch on each thread; CTranslate2 can do that too (``inter_threads``) or share a batch
-(``intra_threads``, its default), and is shown in both ways. Beams are scored without a length penalty, the one rule
-that all three share.
+as it comes. CTranslate2 shares each batch among the threads, as ours does, or is told to decode a batch on each
+(``inter_threads``). Beams are scored without a length penalty, the one rule that all three share.
 """
 
 import sys
@@ -21,7 +20,6 @@ import tyro
 
 from benchmarks.peers import TorchTranslator, marian
 from benchmarks.timing import Ratio, interleaved, print_ratios
-from common.inference import side_by_side
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import PADDING, START, vocabulary, write_ctranslate2
 from seq2seq.data import pad
@@ -117,9 +115,9 @@ def fixed_lengths(options: Options) -> list[Ratio]:
 
     def ours(model: Any, beam: int) -> Callable[[], object]:
         if beam == 1:
-            return lambda: side_by_side(lambda batch: greedy(model, batch, LENGTH, LENGTH), list(batches))
+            return lambda: [greedy(model, batch, LENGTH, LENGTH) for batch in batches]
         search = Search(beam=beam, alpha=0.0, min_length=LENGTH, max_length=LENGTH)
-        return lambda: side_by_side(lambda batch: beam_search(model, batch, search), list(batches))
+        return lambda: [beam_search(model, batch, search) for batch in batches]
 
     def theirs(beam: int) -> Callable[[], object]:
         limits = {
@@ -144,7 +142,7 @@ def fixed_lengths(options: Options) -> list[Ratio]:
             f"{name}, fixed lengths",
             interleaved(contenders, options.rounds, warm_up=1),
             options.batches * BATCH,
-            {"Marian": 1.3, "CTranslate2": 1.0, "CTranslate2, a batch a thread": 1.0},
+            {"Marian": 1.3, "CTranslate2": 1.0},
         )
     return ratios
 
@@ -180,7 +178,7 @@ def real_lengths(options: Options) -> list[Ratio]:
             "Marian": theirs(beam),
             **{name: partial(library.translate, pieces, beam, BATCH, **limit) for name, library in ct2.items()},
         }
-        goals = {"Marian": 2.0, "CTranslate2": 1.0, "CTranslate2, a batch a thread": 1.0}
+        goals = {"Marian": 2.0, "CTranslate2": 1.0}
         seconds = interleaved(contenders, options.rounds, warm_up=1)
         ratios += _ratios(f"{name}, real lengths", seconds, len(ids), goals)
     return ratios

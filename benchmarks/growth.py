@@ -121,9 +121,10 @@ def encoder_cost(t: int, d: int = WIDTH, n_layers: int = LAYERS, batch: int = 1)
 
 
 def held(d: int = WIDTH, n_layers: int = LAYERS, batch: int = BATCH, t: int = LENGTH) -> float:
-    """Numbers that the backward pass finds again: of each token and layer 16 D and its attention weights, H T (two
-    norms, queries, keys, values, two sums, the inner layer before and after its activation); and the gradients."""
-    return n_layers * (batch * t * (16 * d + HEADS * t) + 12 * d**2)
+    """Numbers that the backward pass finds again: of each token and layer 12 D and its attention weights, H T (two
+    norms, queries, keys, values, what was attended to, two sums, the inner layer before its activation); and the
+    gradients."""
+    return n_layers * (batch * t * (12 * d + HEADS * t) + 12 * d**2)
 
 
 def step_cost(t: int, d: int = WIDTH) -> float:

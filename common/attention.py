@@ -265,8 +265,8 @@ class MultiHeadAttention(nn.Module):
             parts = self._split_heads(self.in_proj(x))
             if cache is not None:
                 return parts[0], *cache.append_pair(parts[-2:])
-            q, *_, k, v = (parts[0], *parts.unbind(0)) if len(parts) == 2 else parts.unbind(0)
-            return q, k, v
+            rows = parts.unbind(0)  # once, for each view of it would have a gradient as large as all
+            return rows[0], rows[-2], rows[-1]
         (q,) = self._split_heads(self.in_proj.part(x, 0, d_model))
         if cache is not None and cache.length:
             return q, *cache.keys_and_values()

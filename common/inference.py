@@ -1,11 +1,9 @@
-"""Inference on a CPU: linear layers whose weights lie as oneDNN's products read them, and batches side by side.
+"""A model's form for inference on a CPU: linear layers whose weights lie as oneDNN's products read them.
 
 Shapes: I features in, O features out.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
@@ -16,8 +14,6 @@ from common.errors import UserError
 from common.linear import Activation
 
 Model = TypeVar("Model", bound=nn.Module)
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 PRECISIONS = ("float32", "bfloat16", "int8")
 FUSED = {F.relu: "relu", F.gelu: "gelu"}  # activations that oneDNN applies as it writes a product
 APPLIED = {"none": lambda x: x, "relu": torch.relu_, "gelu": F.gelu}  # by the names that oneDNN has for them
@@ -134,24 +130,3 @@ def packed(model: Model, precision: str = "float32") -> Model:
             if isinstance(layer, nn.Linear):
                 setattr(module, name, PackedLinear(layer.weight, layer.bias, precision))
     return model
-
-
-def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """``work`` of each item, in their order: as many at once as torch has CPU threads, which they share out.
-
-    A step of decoding is many small operations. Two threads that share each of them wait for each other most of the
-    time; with a batch each they do not. What ``work`` uses must not change under it, and torch's modes (inference,
-    autocast) are to be set within it, for they hold in one thread only.
-    """
-    threads = torch.get_num_threads()
-    at_once = min(threads, len(items))
-    if at_once < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(threads // at_once,)) as pool:
-        waiting = [pool.submit(work, item) for item in items]
-        try:
-            return [one.result() for one in waiting]
-        finally:
-            for one in waiting:
-                one.cancel()  # where one failed, or Ctrl-C was pressed
-            torch.set_num_threads(threads)  # the workers' setting is also that of threads yet to come

@@ -117,19 +117,6 @@ def test_alone_in_any_batch_and_in_any_order(seed, size):
     assert best_ids(model, rows, search) == [row[0].ids for row in together]
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_batches_decoded_side_by_side_are_those_decoded_alone(monkeypatch: pytest.MonkeyPatch, beam: int) -> None:
-    monkeypatch.setattr("seq2seq.decoding.DECODING_BATCH", 2 * beam)
-    model, search, threads = tiny_model(seed=1), Search(beam=beam), torch.get_num_threads()
-    rows = [[i for i in row if i] for row in sources(LENGTHS).tolist()]
-    rows = [*rows, *rows[::-1]]
-    torch.set_num_threads(3)
-    try:
-        assert best_ids(model, rows, search) == [best_ids(model, [row], search)[0] for row in rows]
-    finally:
-        torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_stopping_early_changes_nothing(alpha):
     for seed in range(6):

@@ -79,7 +79,7 @@ def test_figures_of_a_translator_do_not_depend_on_the_batch(monkeypatch: pytest.
     model, task = sentences()
     figures = []
     for batch in (1, 2, 4, 100):
-        monkeypatch.setattr(seq2seq.decoding, "DECODING_BATCH", batch)
+        monkeypatch.setattr(seq2seq.decoding, "SENTENCES", batch)
         monkeypatch.setattr(seq2seq.task, "EVALUATION_BATCH", batch)
         figures.append(task.evaluate(model.eval()))
     for other in figures[1:]:
