@@ -1,5 +1,7 @@
 """``python -m benchmarks.decoding``: greedy and beam decoding beside other libraries with the same weights, in one run.
 
+Each library is in a process of its own: threads of one that wait for work would slow the others down.
+
 Fixed lengths: 256 random sentences of 16 tokens in batches of 64, 16 tokens each written. Real lengths: the 1,000
 sentences of test_2016_flickr in file order, with a trained translator (``--weights``; post-norm and tied three ways, as
 Marian is). Each library makes its batches as its users do: ours and CTranslate2 sort by length, Marian takes the file
@@ -17,9 +19,10 @@ from typing import Any
 
 import torch
 import tyro
+from torch import Tensor
 
 from benchmarks.peers import TorchTranslator, marian
-from benchmarks.timing import Ratio, interleaved, print_ratios
+from benchmarks.timing import Ratio, in_processes, print_ratios
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import PADDING, START, vocabulary, write_ctranslate2
 from seq2seq.data import pad
@@ -32,7 +35,16 @@ from seq2seq.translation_model import for_inference
 from seq2seq.weights import Translator, load_seq2seq
 
 BATCH, LENGTH, BEAM = 64, 16, 4
-FORMS = {"": "float32", " bfloat16": "bfloat16", " int8": "int8"}
+TEST_SENTENCES = 1000
+FIXED, REAL = "fixed lengths", "real lengths"
+OURS = {"patchwords": "float32", "patchwords bfloat16": "bfloat16", "patchwords int8": "int8"}
+MARIAN, PLAIN = "Marian", "torch.nn.Transformer, no cache"
+CTRANSLATE2 = {  # its type of numbers, and whether it decodes a batch on each thread
+    "CTranslate2": ("float32", False),
+    "CTranslate2, a batch a thread": ("float32", True),
+    "CTranslate2 int8": ("int8", False),
+    "CTranslate2 int8, a batch a thread": ("int8", True),
+}
 
 
 @dataclass(frozen=True)
@@ -64,140 +76,127 @@ def random_translator() -> Translator:
 
 
 class CTranslate2:
-    """The same weights in CTranslate2, float32 or int8, with so many batches at once and threads for each."""
+    """The same weights in CTranslate2, float32 or int8, all threads sharing each batch or each having its own."""
 
-    def __init__(self, translator: Translator, compute_type: str, at_once: int, threads: int) -> None:
+    def __init__(self, translator: Translator, compute_type: str, apart: bool, threads: int) -> None:
         import ctranslate2  # pyright: ignore[reportMissingImports]
 
         self.names = vocabulary(translator.source)
         with tempfile.TemporaryDirectory() as folder:
             write_ctranslate2(translator, Path(folder), longest=256)
-            self.library = ctranslate2.Translator(
-                folder, compute_type=compute_type, inter_threads=at_once, intra_threads=threads
-            )
+            numbers = {"inter_threads": threads, "intra_threads": 1} if apart else {"intra_threads": threads}
+            self.library = ctranslate2.Translator(folder, compute_type=compute_type, **numbers)
 
     def pieces(self, ids: list[list[int]]) -> list[list[str]]:
         """The names of ids, as the library wants them."""
         return [[self.names[i] for i in row] for row in ids]
 
-    def translate(self, pieces: list[list[str]], beam: int, sentences: int, **limits: Any) -> list[Any]:
-        """Translations; ``sentences`` in a batch, sorted by length there."""
+    def translate(self, pieces: list[list[str]], beam: int, **limits: Any) -> list[Any]:
+        """Translations, in batches of 64 that it sorts by length."""
         return self.library.translate_batch(
             pieces,
             beam_size=beam,
-            max_batch_size=sentences,
+            max_batch_size=BATCH,
             length_penalty=0.0,
             suppress_sequences=[[PADDING], [START]],
             **limits,
         )
 
 
-def all_of_ctranslate2(translator: Translator, threads: int) -> dict[str, CTranslate2]:
-    """Its forms by name."""
-    ways = {"": (1, threads), ", a batch a thread": (threads, 1)} if threads > 1 else {"": (1, 1)}
-    return {
-        f"CTranslate2{kind}{way}": CTranslate2(translator, kind.strip() or "float32", *numbers)
-        for kind in ("", " int8")
-        for way, numbers in ways.items()
-    }
+def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
+    """What a library does at each task, with weights that are the same in all."""
+    torch.set_num_threads(options.threads)
+    steps = fixed_lengths(name, options)
+    return steps if options.weights is None else {**steps, **real_lengths(name, options, options.weights)}
 
 
-def fixed_lengths(options: Options) -> list[Ratio]:
+def fixed_lengths(name: str, options: Options) -> dict[str, Callable[[], object]]:
     """16 tokens in, 16 out, with random weights."""
     translator = random_translator()
     model, config = translator.model, translator.model.config
     assert isinstance(model, Seq2Seq)
-    forms, peer = {f"ours{name}": for_inference(model, kind) for name, kind in FORMS.items()}, marian(model)
-    plain, ct2 = TorchTranslator(model).eval(), all_of_ctranslate2(translator, options.threads)
-    batches = torch.randint(1, config.start_id, (options.batches, BATCH, LENGTH))
-    pieces = ct2["CTranslate2"].pieces(batches.flatten(0, 1).tolist())
-    exactly: dict[str, Any] = {"min_decoding_length": LENGTH, "max_decoding_length": LENGTH}
-
-    def ours(model: Any, beam: int) -> Callable[[], object]:
-        if beam == 1:
-            return lambda: [greedy(model, batch, LENGTH, LENGTH) for batch in batches]
-        search = Search(beam=beam, alpha=0.0, min_length=LENGTH, max_length=LENGTH)
-        return lambda: [beam_search(model, batch, search) for batch in batches]
-
-    def theirs(beam: int) -> Callable[[], object]:
-        limits = {
-            "num_beams": beam,
-            "max_new_tokens": LENGTH,
-            "min_new_tokens": LENGTH,
-            "do_sample": False,
-            "length_penalty": 0.0,
+    shape, numbers = (options.batches, BATCH, LENGTH), torch.Generator().manual_seed(1)
+    batches = torch.randint(1, config.start_id, shape, generator=numbers)
+    if name in OURS:
+        ours = for_inference(model, OURS[name])
+        search = Search(beam=BEAM, alpha=0.0, min_length=LENGTH, max_length=LENGTH)
+        return {
+            f"greedy, {FIXED}": lambda: [greedy(ours, batch, LENGTH, LENGTH) for batch in batches],
+            f"beam {BEAM}, {FIXED}": lambda: [beam_search(ours, batch, search) for batch in batches],
         }
-        return lambda: [peer.generate(batch, **limits) for batch in batches]  # pyright: ignore[reportCallIssue]
-
-    ratios = []
-    for beam, name in ((1, "greedy"), (BEAM, f"beam {BEAM}")):
-        contenders: dict[str, Callable[[], object]] = {
-            **{name: ours(form, beam) for name, form in forms.items()},
-            "Marian": theirs(beam),
-            **{name: partial(library.translate, pieces, beam, BATCH, **exactly) for name, library in ct2.items()},
+    if name in CTRANSLATE2:
+        library = CTranslate2(translator, *CTRANSLATE2[name], options.threads)
+        pieces = library.pieces(batches.flatten(0, 1).tolist())
+        exactly = {"min_decoding_length": LENGTH, "max_decoding_length": LENGTH}
+        return {
+            f"greedy, {FIXED}": partial(library.translate, pieces, 1, **exactly),
+            f"beam {BEAM}, {FIXED}": partial(library.translate, pieces, BEAM, **exactly),
         }
-        if beam == 1:
-            contenders["torch.nn.Transformer, no cache"] = lambda: [plain.greedy(batch, LENGTH) for batch in batches]
-        ratios += _ratios(
-            f"{name}, fixed lengths",
-            interleaved(contenders, options.rounds, warm_up=1),
-            options.batches * BATCH,
-            {"Marian": 1.3, "CTranslate2": 1.0},
-        )
-    return ratios
+    if name == MARIAN:
+        peer, exactly = marian(model), {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH}
+        return {
+            f"greedy, {FIXED}": lambda: [generate(peer, batch, 1, **exactly) for batch in batches],
+            f"beam {BEAM}, {FIXED}": lambda: [generate(peer, batch, BEAM, **exactly) for batch in batches],
+        }
+    plain = TorchTranslator(model).eval()
+    return {f"greedy, {FIXED}": lambda: [plain.greedy(batch, LENGTH) for batch in batches]}
 
 
-def real_lengths(options: Options) -> list[Ratio]:
+def real_lengths(name: str, options: Options, weights: Path) -> dict[str, Callable[[], object]]:
     """The test sentences in file order."""
-    assert options.weights is not None
-    translator = load_seq2seq(options.weights)
+    translator = load_seq2seq(weights)
     model = translator.model
     assert isinstance(model, Seq2Seq)
     texts = [s for s, _ in read_multi30k(options.data_dir, "test_2016_flickr", *translator.languages)]
     ids = encode_texts(texts, translator.source)
-    forms, peer = {f"ours{name}": for_inference(model, kind) for name, kind in FORMS.items()}, marian(model)
-    ct2 = all_of_ctranslate2(translator, options.threads)
-    pieces = ct2["CTranslate2"].pieces(ids)
-    batches = [pad(ids[first : first + BATCH])[0] for first in range(0, len(ids), BATCH)]
-
-    def theirs(beam: int) -> Callable[[], object]:
-        def run() -> None:
-            for batch in batches:
-                peer.generate(  # pyright: ignore[reportCallIssue]
-                    batch, attention_mask=(batch != 0).long(), num_beams=beam, do_sample=False, length_penalty=0.0,
-                    max_new_tokens=2 * batch.shape[1] + 10,
-                )  # fmt: skip
-
-        return run
-
-    ratios, limit = [], {"max_decoding_length": 2 * max(map(len, ids)) + 10}
-    for beam, name in ((1, "greedy"), (BEAM, f"beam {BEAM}")):
-        search = Search(beam=beam, alpha=0.0)
-        contenders: dict[str, Callable[[], object]] = {
-            **{name: partial(best_ids, form, ids, search) for name, form in forms.items()},
-            "Marian": theirs(beam),
-            **{name: partial(library.translate, pieces, beam, BATCH, **limit) for name, library in ct2.items()},
+    if name in OURS:
+        ours = for_inference(model, OURS[name])
+        return {
+            f"greedy, {REAL}": partial(best_ids, ours, ids),
+            f"beam {BEAM}, {REAL}": partial(best_ids, ours, ids, Search(beam=BEAM, alpha=0.0)),
         }
-        goals = {"Marian": 2.0, "CTranslate2": 1.0}
-        seconds = interleaved(contenders, options.rounds, warm_up=1)
-        ratios += _ratios(f"{name}, real lengths", seconds, len(ids), goals)
-    return ratios
+    if name in CTRANSLATE2:
+        library = CTranslate2(translator, *CTRANSLATE2[name], options.threads)
+        pieces, limit = library.pieces(ids), {"max_decoding_length": 2 * max(map(len, ids)) + 10}
+        return {
+            f"greedy, {REAL}": partial(library.translate, pieces, 1, **limit),
+            f"beam {BEAM}, {REAL}": partial(library.translate, pieces, BEAM, **limit),
+        }
+    if name == MARIAN:
+        peer, batches = marian(model), [pad(ids[first : first + BATCH])[0] for first in range(0, len(ids), BATCH)]
+
+        def run(beam: int) -> None:
+            for batch in batches:
+                generate(peer, batch, beam, max_new_tokens=2 * batch.shape[1] + 10)
+
+        return {f"greedy, {REAL}": partial(run, 1), f"beam {BEAM}, {REAL}": partial(run, BEAM)}
+    return {}
 
 
-def _ratios(task: str, seconds: dict[str, float], sentences: int, goals: dict[str, float]) -> list[Ratio]:
-    told = ", ".join(f"{name} {sentences / value:.0f}" for name, value in seconds.items())
-    print(f"{task}, sentences/s: {told}", flush=True)
-    return [
-        Ratio(task, name, value / seconds["ours"], goals.get(name)) for name, value in seconds.items() if name != "ours"
-    ]
+def generate(peer: Any, batch: Tensor, beam: int, **limits: int) -> Tensor:
+    """Marian's translations of ids (B, S)."""
+    mask = (batch != 0).long()
+    return peer.generate(batch, attention_mask=mask, num_beams=beam, do_sample=False, length_penalty=0.0, **limits)
 
 
 def measure(options: Options) -> list[Ratio]:
     """All ratios of this comparison."""
-    torch.set_num_threads(options.threads)
-    ratios = fixed_lengths(options)
-    if options.weights is not None:
-        ratios += real_lengths(options)
+    threads = options.threads
+    ct2 = CTRANSLATE2 if threads > 1 else {n: way for n, way in CTRANSLATE2.items() if not way[1]}
+    names = (*OURS, MARIAN, *ct2, PLAIN)
+    tasks = [f"{way}, {kind}" for kind in (FIXED, REAL) for way in ("greedy", f"beam {BEAM}")]
+    if options.weights is None:
+        tasks = tasks[:2]
+    contenders = {name: partial(contender, name, options) for name in names}
+    found = in_processes(contenders, dict.fromkeys(tasks, options.rounds), warm_up=1)
+    ratios = []
+    for task, timings in found.items():
+        sentences = options.batches * BATCH if task.endswith(FIXED) else TEST_SENTENCES
+        told = ", ".join(f"{name} {sentences / one.seconds:.0f}" for name, one in timings.items())
+        print(f"{task}, sentences/s: {told}", flush=True)
+        goals = {MARIAN: 1.3 if task.endswith(FIXED) else 2.0, "CTranslate2": 1.0}
+        ours = timings.pop("patchwords").seconds
+        ratios += [Ratio(task, name, one.seconds / ours, goals.get(name)) for name, one in timings.items()]
     return ratios
 
 
