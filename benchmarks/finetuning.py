@@ -23,9 +23,11 @@ from common.training.seeding import derive_seed, generator
 from vit.augment import AugmentConfig
 from vit.data import PictureData, load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
+from vit.initialisation import mimetic, whiten
 from vit.model import ViT
 from vit.report import predictions
 from vit.task import ImageClassification
+from vit.weights import Transform
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,10 @@ def compared(initial: Initial, data: PictureData, options: Options, seed: int) -
                 say(said)
             if options.freeze:
                 freeze_backbone(model)
+        else:  # as a training does
+            mimetic(model)
+            transform = Transform(size, data.mean, data.std)
+            whiten(model, transform.normalise(data.train.pixels(torch.arange(len(data.train)))))
         training = replace(options.training, seed=seed, layer_decay=options.training.layer_decay if start else 1.0)
         found.append(accuracy(model, data, training, options.augment, options.batch_size))
     return found[0], found[1]
