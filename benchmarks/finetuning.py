@@ -89,8 +89,9 @@ def compared(initial: Initial, data: PictureData, options: Options, seed: int) -
                 freeze_backbone(model)
         else:  # as a training does
             mimetic(model)
-            transform = Transform(size, data.mean, data.std)
-            whiten(model, transform.normalise(data.train.pixels(torch.arange(len(data.train)))))
+            if initial.config.stem == "linear":
+                transform = Transform(size, data.mean, data.std)
+                whiten(model, transform.normalise(data.train.pixels(torch.arange(len(data.train)))))
         training = replace(options.training, seed=seed, layer_decay=options.training.layer_decay if start else 1.0)
         found.append(accuracy(model, data, training, options.augment, options.batch_size))
     return found[0], found[1]

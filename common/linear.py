@@ -34,8 +34,8 @@ class Linear(nn.Linear):
     def after(self, activation: Activation, x: Tensor) -> Tensor:
         """The outputs for the activation of x: (..., I) -> (..., O).
 
-        For a GELU that oneDNN takes, x alone is kept for the backward pass, which applies the GELU again: that is
-        about a quarter of what a layer keeps, for a hundredth of its time.
+        After a GELU, where the product is oneDNN's, x alone is kept for the backward pass, which applies the GELU
+        again: of a Transformer's layer whose inner width is four times its width that saves a quarter.
         """
         if activation is F.gelu and _by_onednn(x, self.weight) and torch.is_grad_enabled():
             return _OneDNNAfterGELU.apply(x, self.weight, self.bias)  # pyright: ignore[reportReturnType]

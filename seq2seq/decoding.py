@@ -24,8 +24,6 @@ from seq2seq.translation_model import TranslationModel
 T = TypeVar("T")
 SENTENCES, HYPOTHESES = 256, 512
 """The most that are decoded together: more make the products of a step larger, but their caches outgrow a CPU's."""
-SHORTLISTED = 64
-"""The most sentences with a lexicon: more have more words between them."""
 
 
 @torch.inference_mode()
@@ -83,7 +81,7 @@ def search_ids(
     if search.sample and lexicon is not None:
         raise UserError("sample does not go with shortlist, for a sample would depend on other lines; leave one out")
     if search.sample:
-        return _by_length(model, ids, together(search.n_best), lambda source: sample(model, source, search), [])
+        return _by_length(model, ids, search.n_best, lambda source: sample(model, source, search), [])
 
     def decode(source: Tensor) -> list[list[Hypothesis]]:
         if lexicon is None:
@@ -92,7 +90,7 @@ def search_ids(
         found = beam_search(part, source, search)
         return [[replace(one, ids=part.restore(one.ids)) for one in row] for row in found]
 
-    return _by_length(model, ids, together(search.beam, lexicon), decode, [])
+    return _by_length(model, ids, search.beam, decode, [])
 
 
 def translate(
@@ -122,7 +120,7 @@ def best_ids(
         part = lexicon.restrict(model, source)
         return [part.restore(row) for row in greedy(part, source, *limits)]
 
-    return _by_length(model, ids, together(1, lexicon), decode, [])
+    return _by_length(model, ids, 1, decode, [])
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -135,20 +133,16 @@ def decode_lines(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[str
     return [text.replace("\n", " ") for text in tokenizer.decode(ids)]
 
 
-def together(beam: int, lexicon: Lexicon | None = None) -> int:
-    """How many sentences are decoded together."""
-    return min(SENTENCES if lexicon is None else SHORTLISTED, max(HYPOTHESES // beam, 1))
-
-
 def _by_length(
-    model: TranslationModel, ids: Sequence[Sequence[int]], size: int, decode: Callable[[Tensor], list[T]], nothing: T
+    model: TranslationModel, ids: Sequence[Sequence[int]], beam: int, decode: Callable[[Tensor], list[T]], nothing: T
 ) -> list[T]:
     """Decodes sentences of like length together and puts them back in order; an empty row is not decoded."""
     device = next(model.parameters()).device
     order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
     found = [nothing] * len(ids)
-    for first in range(0, len(order), size):
-        some = order[first : first + size]
+    together = min(SENTENCES, max(HYPOTHESES // beam, 1))
+    for first in range(0, len(order), together):
+        some = order[first : first + together]
         for i, result in zip(some, decode(pad([ids[i] for i in some])[0].to(device)), strict=True):
             found[i] = result
     return found

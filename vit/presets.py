@@ -16,7 +16,7 @@ BY_DATA: dict[str, dict[str, Any]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     # The setting that docs/results.md measures on two CPU cores.
     "cpu20": {"training": {"minutes": 20.0, "precision": "bf16"}},
-    # As good as 5 to 60 minutes on two CPU cores allow: 4 x 4 patches through one linear layer, no other weights.
+    # For minutes on a CPU: 4 x 4 patches through one linear layer, nothing pretrained.
     "speedrun": {
         "progressive": {"patch_drop": 0.5},
         "training": {"minutes": 15.0, "precision": "bf16"},

@@ -115,9 +115,8 @@ class ImageClassification:
 
     def _augmented(self, draw: Augment, chosen: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         where = chosen[rows].to(self.pictures.store.device)
-        return draw.erase(
-            self.transform.standardise(draw(self.pictures.pixels(where), rows)), rows
-        ), self.pictures.labels[where]
+        images = self.transform.standardise(draw(self.pictures.pixels(where), rows))
+        return draw.erase(images, rows), self.pictures.labels[where]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Cross-entropy summed over pictures, between both labels' where pictures are mixed; and their number."""

@@ -72,8 +72,7 @@ class Options:
     initialisation: Literal["xavier", "mimetic"] = "mimetic"
     """Of the attention's weights and the learned positions, where --init does not give them."""
     whiten: bool = True
-    """Start a linear patch embedding as principal directions of training patches, all equally loud, where --init does
-    not give it."""
+    """Start a linear patch embedding as principal directions of training patches, where --init does not give it."""
     image_size: tuple[int, int] = (32, 32)
     """Height and width to which pictures are brought."""
     patch_size: tuple[int, int] = (4, 4)
@@ -117,12 +116,16 @@ def by_init(name: str) -> dict[str, Any]:
     return read_initial(name, weights=False).options()
 
 
+def goes_on(options: Options, out: Path) -> bool:
+    """Whether a run will take its weights from its own state."""
+    return (options.resume or distributed.restarted()) and (out / STATE).exists()
+
+
 def initial_of(options: Options, out: Path) -> Initial | None:
     """What a run starts from; where it goes on from its own state, without the weights, which may be gone by now."""
     if options.init is None:
         return None
-    goes_on = (options.resume or distributed.restarted()) and (out / STATE).exists()
-    saved = read_config(out).get("init") if goes_on else None
+    saved = read_config(out).get("init") if goes_on(options, out) else None
     return Initial.from_json(saved) if saved else read_initial(options.init)
 
 
@@ -184,7 +187,8 @@ def run(options: Options) -> None:
     config = model_config(options, len(data.classes), initial)
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
-    if options.initialisation == "mimetic" and options.init is None:
+    at_random = options.init is None and not goes_on(options, out)
+    if at_random and options.initialisation == "mimetic":
         mimetic(model)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pictures")
@@ -212,7 +216,7 @@ def run(options: Options) -> None:
     )
     if options.freeze:
         task.settings["freeze"] = True
-    if options.whiten and options.stem == "linear" and options.init is None:
+    if at_random and options.whiten and options.stem == "linear":
         some = torch.randperm(len(data.train), generator=generator("whiten", seed))[:PICTURES]
         whiten(model, task.transform.normalise(data.train.pixels(some)))
     figures = train(model, task, options.training, out=out, resume=resume)
