@@ -8,16 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from common.errors import UserError
+
 
 class LayerNorm(nn.Module):
     """Normalises the last axis, then gain and bias: (..., D) -> (..., D) (Ba et al. 2016).
 
     Standard: ``weight * (x - mean) / sqrt(var + eps) + bias`` with the biased variance.
     Unbiased: ``weight * (x - mean) / (std + eps) + bias`` with the standard deviation over D - 1.
+
+    Raises:
+        ValueError: the unbiased form of a single number, whose deviation is 0 / 0.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5, unbiased: bool = False) -> None:
         super().__init__()
+        if unbiased and d_model < 2:
+            raise UserError(f"an unbiased deviation needs d_model of 2 or more; got {d_model}; use unbiased=False")
         self.eps = eps
         self.unbiased = unbiased
         self.weight = nn.Parameter(torch.ones(d_model))

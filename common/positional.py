@@ -23,13 +23,14 @@ def sinusoidal_table(n_positions: int, d_model: int, layout: str = "interleaved"
     """
     if layout not in LAYOUTS:
         raise UserError(f"unknown layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
-    positions = torch.arange(n_positions, dtype=torch.float64)
-    frequencies = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    # On the CPU whatever torch.device(...) says: a table made on "meta" would stay empty.
+    positions = torch.arange(n_positions, dtype=torch.float64, device="cpu")
+    frequencies = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model)
     angles = torch.outer(positions, frequencies)  # (N, ceil(D / 2))
     sines, cosines = angles.sin(), angles.cos()[:, : d_model // 2]
     if layout == "concatenated":
         return torch.cat((sines, cosines), dim=1).float()
-    table = torch.empty(n_positions, d_model, dtype=torch.float64)
+    table = torch.empty(n_positions, d_model, dtype=torch.float64, device="cpu")
     table[:, 0::2], table[:, 1::2] = sines, cosines
     return table.float()
 
@@ -127,7 +128,7 @@ class GridPositions(_Table):
         rows = sinusoidal_table(height, half, "concatenated")[:, None].expand(height, width, half)
         columns = sinusoidal_table(width, half, "concatenated")[None].expand(height, width, half)
         grid = torch.cat((rows, columns), dim=-1).flatten(0, 1)  # (height * width, D)
-        self.table = torch.cat((torch.zeros(n_prefix, d_model), grid))
+        self.table = torch.cat((grid.new_zeros(n_prefix, d_model), grid))
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """(B, T, D) -> rows offset ... offset + T - 1, (T, D)."""

@@ -93,3 +93,9 @@ def test_a_position_does_not_depend_on_the_batch(unbiased: bool) -> None:
     torch.testing.assert_close(norm(x).mean(dim=1), torch.zeros(11), atol=1e-6, rtol=0.0)
     torch.testing.assert_close(batch_norm(x).mean(dim=0), torch.zeros(7), atol=1e-6, rtol=0.0)
     assert norm(x).mean(dim=0).abs().max() > 0.1
+
+
+def test_no_unbiased_deviation_of_one_number() -> None:
+    assert torch.equal(LayerNorm(1)(torch.tensor([[3.0]])), torch.tensor([[0.0]]))
+    with pytest.raises(ValueError, match="needs d_model of 2 or more; got 1"):
+        LayerNorm(1, unbiased=True)

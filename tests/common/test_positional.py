@@ -1,6 +1,8 @@
 """Positions against the formula, written with plain math."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -99,6 +101,15 @@ def test_computed_tables_are_neither_trained_nor_saved_nor_rounded(positions: nn
     assert not list(positions.parameters())
     assert not before.requires_grad
     assert torch.equal(positions.bfloat16().float()(x_of(15, 8)), before)
+
+
+@pytest.mark.parametrize("make", [partial(SinusoidalPositions, 8), partial(GridPositions, 8, 2, 3, 1)])
+def test_a_model_made_without_memory_has_its_table(make: Callable[[], nn.Module]) -> None:
+    with torch.device("meta"):
+        positions = make()
+    x = x_of(7, 8)
+    assert torch.equal(positions(x), make()(x))
+    assert positions(x).abs().sum() > 0
 
 
 @pytest.mark.parametrize("n_prefix", [0, 1, 2])
