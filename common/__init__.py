@@ -2,6 +2,7 @@
 
 from common.attention import ATTENTION, MultiHeadAttention, explicit_attention, fused_attention
 from common.config import TransformerConfig
+from common.consistency import consistent_cross_entropy
 from common.dropout import Dropout
 from common.errors import UserError
 from common.feedforward import ConvFeedForward, FeedForward
@@ -33,6 +34,7 @@ __all__ = [
     "SinusoidalPositions",
     "TransformerConfig",
     "UserError",
+    "consistent_cross_entropy",
     "explicit_attention",
     "fused_attention",
     "linear_cross_entropy",

@@ -37,8 +37,10 @@ class Translation:
         architecture: str = "transformer",
         seed: int = 0,
         bpe_dropout: float = 0.0,
+        r_drop: float = 0.0,
     ) -> None:
         self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, data.metric, seed
+        self.r_drop = r_drop
         self.pairs = encode_pairs(data.train, data)
         self.valid_pairs = encode_pairs(data.valid, data)
         self._longer, self._cuts = plan_batches(self.pairs, batch_tokens)
@@ -57,6 +59,8 @@ class Translation:
             "batch_tokens": batch_tokens,
             "label_smoothing": label_smoothing,
         }
+        if r_drop:
+            self.settings["r_drop"] = r_drop
         self._pieces: list[RandomPieces] = []
         if bpe_dropout:
             self.settings["bpe_dropout"] = bpe_dropout
@@ -96,7 +100,7 @@ class Translation:
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Cross-entropy of all next tokens at once (teacher forcing), summed; and how many tokens there are."""
         source, target = batch
-        return model(source, target[:, :-1], target[:, 1:], self.label_smoothing)
+        return model(source, target[:, :-1], target[:, 1:], self.label_smoothing, self.r_drop)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss a token, exact matches and BLEU on the validation split; each process takes its share of sentences."""

@@ -64,6 +64,9 @@ class Options:
     """Share of the target that is spread over all words; never over padding."""
     bpe_dropout: float = 0.0
     """Pass over each merge of byte pairs with this probability, so that words come in other pieces in each epoch."""
+    r_drop: float = 0.0
+    """Let each batch through twice with different dropout, and let the distance of the two answers count so much in
+    the loss; a step takes twice the time (R-Drop, Liang et al. 2021)."""
     final_test: bool = True
     """Translate the test pairs at the end; switch it off while you still choose between settings."""
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
@@ -76,6 +79,8 @@ class Options:
             raise UserError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
         if not 0.0 <= self.bpe_dropout < 1.0:
             raise UserError(f"bpe_dropout={self.bpe_dropout} must lie in [0, 1)")
+        if not 0.0 <= self.r_drop < float("inf"):
+            raise UserError(f"r_drop={self.r_drop} must be 0 or more; 5 is usual")
 
 
 BY_DATA: dict[str, dict[str, Any]] = {
@@ -148,6 +153,7 @@ def run(options: Options) -> None:
         architecture=options.architecture,
         seed=seed,
         bpe_dropout=options.bpe_dropout,
+        r_drop=options.r_drop,
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
     figures = train(model, task, options.training, out=out, resume=resume)

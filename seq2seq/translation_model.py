@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import UserError, linear_cross_entropy, packed
+from common import UserError, consistent_cross_entropy, linear_cross_entropy, packed
 from common.inference import PackedLinear
 from seq2seq.tokenizer import PAD_ID
 
@@ -27,13 +27,24 @@ class TranslationModel(nn.Module):
     """Onto words; None where the target's embedding does that too."""
 
     def forward(
-        self, source: Tensor, target: Tensor, labels: Tensor | None = None, label_smoothing: float = 0.0
+        self,
+        source: Tensor,
+        target: Tensor,
+        labels: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        r_drop: float = 0.0,
     ) -> Any:
         """Teacher forcing: source ids (B, S), decoder input ids (B, T) starting with S -> logits (B, T, V).
 
         With labels (B, T) instead their cross-entropy, summed, and how many are no padding: the same numbers from less
-        memory, see ``linear_cross_entropy``. Padding may stand at the end of all three.
+        memory, see ``linear_cross_entropy``. Padding may stand at the end of all three. With ``r_drop`` all goes
+        through twice, each time with its own dropout, see ``consistent_cross_entropy``.
         """
+        if r_drop and labels is not None:
+            twice = self.hidden(source.repeat(2, 1), target.repeat(2, 1)).unflatten(0, (2, -1))
+            return consistent_cross_entropy(
+                twice, self.output_weight, labels, r_drop, ignore=PAD_ID, label_smoothing=label_smoothing
+            )
         x = self.hidden(source, target)
         if labels is None:
             return self.project(x)

@@ -21,9 +21,8 @@ CORE = {
     "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
     "config": {"attention", "feedforward"},
     "__init__": {
-        "attention", "config", "dropout", "feedforward", "inference", "kv_cache", "layernorm", "layers",
-        "loss", "masks",
-        "positional", "stacks",
+        "attention", "config", "consistency", "dropout", "feedforward", "inference", "kv_cache", "layernorm", "layers",
+        "loss", "masks", "positional", "stacks",
     },
 }  # fmt: skip
 TRAINING_LIBRARIES = {"torch", "timm", "numpy", "matplotlib", "rich", "safetensors", "tyro"}

@@ -19,7 +19,8 @@ SOURCE, TARGET, JOINT = 11, 13, 17  # vocabularies; start and end are the last t
 def tiny_config(tie: str = "none", **options) -> Seq2SeqConfig:
     joint = tie in ("embeddings", "all")
     target = JOINT if joint else TARGET
-    layers = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.0, norm_first=options.pop("norm_first", True))
+    given = {"dropout": options.pop("dropout", 0.0), "norm_first": options.pop("norm_first", True)}
+    layers = TransformerConfig(d_model=14, n_heads=2, d_ff=19, **given)
     return Seq2SeqConfig(
         source_vocabulary=JOINT if joint else SOURCE,
         target_vocabulary=target,

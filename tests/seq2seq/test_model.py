@@ -74,6 +74,26 @@ def test_mistakes_are_one_line():
         Seq2SeqConfig(5, 7, 5, 6, tie="all")
 
 
+def test_two_passes_of_a_batch_differ_by_their_dropout_alone():
+    model = tiny_model(dropout=0.5)
+    source, target = sources([5, 3]), sources([6, 4], seed=2, vocabulary=TARGET)
+    batch = source, target[:, :-1], target[:, 1:], 0.1
+    once, count = model.eval()(*batch)
+    twice, again = model(*batch, r_drop=3.0)
+    torch.testing.assert_close(twice, once)
+    assert int(count) == int(again) == int((target[:, 1:] != 0).sum())
+    model.train()
+    torch.manual_seed(0)
+    near, _ = model(*batch, r_drop=1e-9)
+    torch.manual_seed(0)
+    far, _ = model(*batch, r_drop=3.0)
+    torch.manual_seed(0)
+    p, q = model(source.repeat(2, 1), target[:, :-1].repeat(2, 1)).log_softmax(-1).chunk(2)
+    distance = ((p.exp() - q.exp()) * (p - q)).sum(-1)[target[:, 1:] != 0].sum()
+    assert distance > 0.1
+    torch.testing.assert_close(far - near, 3 / 4 * distance, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_position_sees_only_what_is_written_before_it(norm_first):
     model = tiny_model(norm_first=norm_first)
