@@ -5,6 +5,7 @@ Start-up and the path of pictures to training are among them, and, without a goa
 The libraries compared with come with the extra ``bench``.
 """
 
+import os
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -35,9 +36,10 @@ class Options:
 
 def main() -> None:
     """The command."""
-    warnings.filterwarnings("ignore")  # of the other libraries
+    warnings.filterwarnings("ignore")  # of the other libraries, here
+    os.environ["PYTHONWARNINGS"] = "ignore"  # and in their own processes
     options = tyro.cli(Options)
-    few: dict[str, Any] = {"rounds": 3} if options.quick else {}
+    few: dict[str, Any] = {"rounds": 2} if options.quick else {}
     ratios = [
         *start_up.measure(start_up.Options(rounds=2) if options.quick else start_up.Options()),
         *data_path.measure(data_path.Options(rounds=3, starts=1) if options.quick else data_path.Options()),
@@ -49,6 +51,7 @@ def main() -> None:
                 data_dir=options.data_dir,
                 threads=options.threads,
                 batches=1 if options.quick else 4,
+                sentences=200 if options.quick else 1000,
                 **few,
             )
         ),

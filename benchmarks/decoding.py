@@ -35,7 +35,6 @@ from seq2seq.translation_model import for_inference
 from seq2seq.weights import Translator, load_seq2seq
 
 BATCH, LENGTH, BEAM = 64, 16, 4
-TEST_SENTENCES = 1000
 FIXED, REAL = "fixed lengths", "real lengths"
 OURS = {"patchwords": "float32", "patchwords bfloat16": "bfloat16", "patchwords int8": "int8"}
 MARIAN, PLAIN = "Marian", "torch.nn.Transformer, no cache"
@@ -61,6 +60,8 @@ class Options:
     """CPU threads of each."""
     batches: int = 4
     """Of fixed lengths, 64 sentences each."""
+    sentences: int = 1000
+    """Of real lengths, the first ones of the file."""
 
 
 def random_translator() -> Translator:
@@ -147,7 +148,8 @@ def real_lengths(name: str, options: Options, weights: Path) -> dict[str, Callab
     translator = load_seq2seq(weights)
     model = translator.model
     assert isinstance(model, Seq2Seq)
-    texts = [s for s, _ in read_multi30k(options.data_dir, "test_2016_flickr", *translator.languages)]
+    pairs = read_multi30k(options.data_dir, "test_2016_flickr", *translator.languages)
+    texts = [source for source, _ in pairs[: options.sentences]]
     ids = encode_texts(texts, translator.source)
     if name in OURS:
         ours = for_inference(model, OURS[name])
@@ -191,7 +193,7 @@ def measure(options: Options) -> list[Ratio]:
     found = in_processes(contenders, dict.fromkeys(tasks, options.rounds), warm_up=1)
     ratios = []
     for task, timings in found.items():
-        sentences = options.batches * BATCH if task.endswith(FIXED) else TEST_SENTENCES
+        sentences = options.batches * BATCH if task.endswith(FIXED) else options.sentences
         told = ", ".join(f"{name} {sentences / one.seconds:.0f}" for name, one in timings.items())
         print(f"{task}, sentences/s: {told}", flush=True)
         goals = {MARIAN: 1.3 if task.endswith(FIXED) else 2.0, "CTranslate2": 1.0}

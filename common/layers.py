@@ -32,9 +32,13 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.drop_path = drop_path
 
-    def forward(self, x: Tensor, sublayer: Sublayer) -> tuple[Tensor, Tensor | None]:
-        """x is (B, T, D); the sub-layer's second result (attention weights) is passed on."""
+    def forward(self, x: Tensor, sublayer: Sublayer, first: int | None = None) -> tuple[Tensor, Tensor | None]:
+        """x is (B, T, D); the sub-layer's second result (attention weights) is passed on.
+
+        With ``first`` the sub-layer sees all positions and answers for the first ones only: (B, first, D).
+        """
         branch, weights = sublayer(self.norm(x) if self.norm_first else x)
+        x = x if first is None else x[:, :first]
         # Under autocast the branch comes in half precision: cast once, for a sum of two types is slow on a CPU.
         branch = self._thin(self.dropout(branch.to(x.dtype)))
         return x + branch if self.norm_first else self.norm(x + branch), weights
@@ -69,12 +73,24 @@ class EncoderLayer(nn.Module):
         self.feedforward_residual = Residual(config, drop_path)
 
     def forward(
-        self, x: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False
+        self, x: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False, first: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D) and the weights (B, H, T, T) or None; key_mask (B, T) is False at padding."""
-        x, weights = self.self_attention_residual(
-            x, lambda y: self.self_attention(y, key_mask=key_mask, need_weights=need_weights)
-        )
+        """(B, T, D) -> (B, T, D) and the weights (B, H, T, T) or None; key_mask (B, T) is False at padding.
+
+        With ``first`` the result is that of the first positions, (B, first, D), and no other is computed; the weights
+        are those of all.
+        """
+        attention = self.self_attention
+        # The weights are asked for whole, and who asks for distances takes the last query to stand at the last key.
+        all_ask = first is None or need_weights or attention.score.by_distance
+
+        def attend(y: Tensor) -> tuple[Tensor, Tensor | None]:
+            if not all_ask:
+                return attention(y[:, :first], y, key_mask=key_mask)
+            out, weights = attention(y, key_mask=key_mask, need_weights=need_weights)
+            return out if first is None else out[:, :first], weights
+
+        x, weights = self.self_attention_residual(x, attend, first)
         x, _ = self.feedforward_residual(x, lambda y: (self.feedforward(y), None))
         return x, weights
 

@@ -29,15 +29,20 @@ class Encoder(nn.Module):
         self.norm = _final_norm(config)
 
     def forward(
-        self, x: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False
+        self, x: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False, first: int | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """(B, T, D) -> (B, T, D) and, if asked for, each layer's weights (B, H, T, T)."""
+        """(B, T, D) -> (B, T, D) and, if asked for, each layer's weights (B, H, T, T).
+
+        With ``first`` only the first positions come out, (B, first, D): where the rest is read by nobody, as behind a
+        class token, the last layer leaves out what only leads to it, most of its work. The function is the same.
+        """
         maps: list[Tensor] = []
-        for layer in self.layers:
-            x, weights = layer(x, key_mask=key_mask, need_weights=need_weights)
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1
+            x, weights = layer(x, key_mask=key_mask, need_weights=need_weights, first=first if last else None)
             if weights is not None:
                 maps.append(weights)
-        return self.norm(x), maps
+        return self.norm(x if first is None else x[:, :first]), maps
 
 
 class DecoderCache:

@@ -113,7 +113,8 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor, keep: Tensor | None = None, any_size: bool = False) -> Tensor:
         """Pictures (B, C, H, W), normalised -> logits (B, K); see ``embed`` for the other arguments."""
-        x, _ = self.encoder(self.embed(images, keep, any_size))
+        read = 1 if self.config.pooling == "class_token" else None
+        x, _ = self.encoder(self.embed(images, keep, any_size), first=read)
         return self.classifier(self.pool(x)[0])
 
     def embed(self, images: Tensor, keep: Tensor | None = None, any_size: bool = False) -> Tensor:
@@ -178,7 +179,8 @@ class ViT(nn.Module):
 def multiply_adds(config: ViTConfig, kept: int | None = None) -> int:
     """Multiply-adds of one picture's forward pass: matrix products only (norms, softmax and biases left out).
 
-    Where only ``kept`` of its patches are looked at, all are embedded nevertheless.
+    Where only ``kept`` of its patches are looked at, all are embedded nevertheless. The last layer counts whole, though
+    behind a class token most of it is left out.
 
     Per layer T * (4 D^2 + 2 D F) for projections (3 D^2 where queries and keys share theirs) and feed-forward, and
     2 T^2 D for scores and weighted sums.

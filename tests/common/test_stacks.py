@@ -52,6 +52,27 @@ def test_a_row_of_padding_only(norm_first: bool) -> None:
 
 
 @BOTH_ORDERS
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_first_positions_alone_are_those_of_all(norm_first: bool, variant: str, padded: bool) -> None:
+    model, x = encoder(norm_first, attention=variant), torch.randn(2, 6, 15, requires_grad=True)
+    mask = real_up_to([6, 4], 6) if padded else None
+    inner = record_inputs([layer.feedforward for layer in model.layers])
+    some, none = model(x, key_mask=mask, first=2)
+    assert [tuple(seen.shape) for seen in inner] == [(2, 6, 15), (2, 6, 15), (2, 2, 15)]
+    whole, maps = model(x, key_mask=mask, need_weights=True)
+    again, same = model(x, key_mask=mask, need_weights=True, first=2)
+    assert none == []
+    torch.testing.assert_close(some, whole[:, :2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again, whole[:, :2], atol=1e-5, rtol=1e-5)
+    assert all(torch.equal(one, other) for one, other in zip(maps, same, strict=True))
+    needed = [x, *model.parameters()]
+    theirs = torch.autograd.grad(whole[:, :2].square().sum(), needed)
+    for one, other in zip(torch.autograd.grad(some.square().sum(), needed), theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@BOTH_ORDERS
 def test_pre_norm_ends_in_a_norm_and_post_norm_has_ended_in_one(norm_first: bool) -> None:
     model = Encoder(replace(SMALL, norm_first=norm_first), 2)
     assert len(list(model.norm.parameters())) == (2 if norm_first else 0)
