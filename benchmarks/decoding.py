@@ -22,6 +22,8 @@ import tyro
 from torch import Tensor
 
 from benchmarks.peers import TorchTranslator, marian
+from benchmarks.projection import translation_multiply_adds
+from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import PADDING, START, vocabulary, write_ctranslate2
@@ -35,6 +37,7 @@ from seq2seq.translation_model import for_inference
 from seq2seq.weights import Translator, load_seq2seq
 
 BATCH, LENGTH, BEAM = 64, 16, 4
+SHAPE = (BATCH, 256, 1024)  # of a step's first product in a feed-forward network, with one hypothesis a sentence
 FIXED, REAL = "fixed lengths", "real lengths"
 OURS = {"patchwords": "float32", "patchwords bfloat16": "bfloat16", "patchwords int8": "int8"}
 MARIAN, PLAIN = "Marian", "torch.nn.Transformer, no cache"
@@ -108,6 +111,8 @@ def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
     """What a library does at each task, with weights that are the same in all."""
     torch.set_num_threads(options.threads)
     steps = fixed_lengths(name, options)
+    if name == "patchwords":
+        steps[LIMIT] = products(*SHAPE)
     return steps if options.weights is None else {**steps, **real_lengths(name, options, options.weights)}
 
 
@@ -181,6 +186,13 @@ def generate(peer: Any, batch: Tensor, beam: int, **limits: int) -> Tensor:
     return peer.generate(batch, attention_mask=mask, num_beams=beam, do_sample=False, length_penalty=0.0, **limits)
 
 
+def operations(beam: int) -> int:
+    """Of the products for a sentence of fixed length: its source once, its target by each hypothesis."""
+    n_layers, layers = SIZES["small"]
+    source, whole = (translation_multiply_adds(layers, n_layers, LENGTH, n, 8000) for n in (0, LENGTH))
+    return 2 * (source + beam * (whole - source))
+
+
 def measure(options: Options) -> list[Ratio]:
     """All ratios of this comparison."""
     threads = options.threads
@@ -190,11 +202,16 @@ def measure(options: Options) -> list[Ratio]:
     if options.weights is None:
         tasks = tasks[:2]
     contenders = {name: partial(contender, name, options) for name in names}
-    found = in_processes(contenders, dict.fromkeys(tasks, options.rounds), warm_up=1)
+    found = in_processes(contenders, dict.fromkeys([LIMIT, *tasks], options.rounds), warm_up=1)
+    most = limit(found.pop(LIMIT)["patchwords"].seconds, *SHAPE)
     ratios = []
     for task, timings in found.items():
         sentences = options.batches * BATCH if task.endswith(FIXED) else options.sentences
-        told = ", ".join(f"{name} {sentences / one.seconds:.0f}" for name, one in timings.items())
+        work = sentences * operations(BEAM if task.startswith("beam") else 1) if task.endswith(FIXED) else None
+        told = ", ".join(
+            f"{name} {sentences / one.seconds:.0f}" + (f" ({work / one.seconds / most:.0%})" if work else "")
+            for name, one in timings.items()
+        )
         print(f"{task}, sentences/s: {told}", flush=True)
         goals = {MARIAN: 1.3 if task.endswith(FIXED) else 2.0, "CTranslate2": 1.0}
         ours = timings.pop("patchwords").seconds

@@ -29,6 +29,31 @@ SHAPES = {
 }
 
 
+LIMIT = "matrix products"
+"""The task of ``products``."""
+TIMES = 10
+
+
+def products(rows: int, inner: int, outer: int) -> Callable[[], None]:
+    """What no model can be faster than, to be timed beside models: TIMES products of a shape, packed, float32."""
+    product, x = PackedLinear(torch.randn(outer, inner), None), torch.randn(rows, inner)
+
+    def step() -> None:
+        with torch.inference_mode():
+            for _ in range(TIMES):
+                product(x)
+
+    return step
+
+
+def limit(seconds: float, rows: int, inner: int, outer: int) -> float:
+    """Operations a second (two for a multiply-add) of ``products`` that took so long; says them."""
+    found = 2.0 * TIMES * rows * inner * outer / seconds
+    shape = f"{rows:,} x {inner:,} x {outer:,}"
+    print(f"matrix products alone, {shape}: {found / 1e9:.0f} GFLOP/s; in brackets the share of it", flush=True)
+    return found
+
+
 @dataclass(frozen=True)
 class Options:
     """Measure matrix products."""

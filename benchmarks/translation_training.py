@@ -16,6 +16,8 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks.peers import TorchTranslator, marian
+from benchmarks.projection import translation_multiply_adds
+from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common.training.memory import tune_memory
 from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
@@ -23,6 +25,7 @@ from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
 WORDS, SENTENCES, LENGTH, SMOOTHING = 8000, 256, 16, 0.1
 OURS, HALF, PEERS = "patchwords", "patchwords, bfloat16", ("torch.nn.Transformer", "Marian", "x-transformers")
 TASK = "training step of a translator"
+SHAPE = (SENTENCES * LENGTH, 256, 1024)  # of a feed-forward network's first product
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ def contender(name: str, threads: int) -> dict[str, Callable[[], None]]:
                 loss, count = ours(source, given, labels, SMOOTHING)
             return loss / count
 
-        return {TASK: stepping(ours, our_loss)}
+        limits = {LIMIT: products(*SHAPE)} if name == OURS else {}
+        return {TASK: stepping(ours, our_loss), **limits}
     if name == "torch.nn.Transformer":
         plain = TorchTranslator(build())
         return {TASK: stepping(plain, lambda: smoothed(plain(source, given), labels))}
@@ -114,9 +118,16 @@ def contender(name: str, threads: int) -> dict[str, Callable[[], None]]:
 def measure(options: Options) -> list[Ratio]:
     """Our speed and memory beside each."""
     contenders = {name: partial(contender, name, options.threads) for name in (OURS, HALF, *PEERS)}
-    found = in_processes(contenders, {TASK: options.rounds})[TASK]
+    timings = in_processes(contenders, {LIMIT: options.rounds, TASK: options.rounds})
+    most, found = limit(timings[LIMIT][OURS].seconds, *SHAPE), timings[TASK]
+    n_layers, layers = SIZES["small"]
+    pair = translation_multiply_adds(layers, n_layers, LENGTH, LENGTH, WORDS)
+    work = 3 * 2 * SENTENCES * pair  # backward is twice forward
     tokens = SENTENCES * LENGTH
-    told = (f"{name} {tokens / one.seconds:,.0f} ({one.peak_mb:,.0f} MB)" for name, one in found.items())
+    told = (
+        f"{name} {tokens / one.seconds:,.0f} ({work / one.seconds / most:.0%}, {one.peak_mb:,.0f} MB)"
+        for name, one in found.items()
+    )
     print(f"target tokens/s: {', '.join(told)}", flush=True)
     ours = found[OURS]
     ratios = [Ratio(TASK, name, found[name].seconds / ours.seconds, options.goal) for name in PEERS]

@@ -4,7 +4,6 @@ All have the same size and, vit-pytorch aside, the same weights, see pictures of
 process of its own; medians are compared.
 """
 
-import math
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -17,9 +16,9 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
+from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
-from common.inference import PackedLinear
 from common.training.memory import tune_memory
 from vit.exchange import to_timm
 from vit.exchange_torchvision import to_torchvision
@@ -27,7 +26,7 @@ from vit.exchange_transformers import to_transformers
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 
 CLASSES = 10
-OURS, LIMIT = "patchwords", "matrix products"
+OURS = "patchwords"
 ONE, FORWARD, TRAINING = "one picture", "forward", "training step"
 ONE_BY_ONE = 30
 GOALS = {ONE: 1.2, FORWARD: 1.03, TRAINING: 1.05}
@@ -127,13 +126,6 @@ def repeated(step: Callable[[], None]) -> Callable[[], None]:
     return steps
 
 
-def matrix_products(product: PackedLinear, x: Tensor) -> None:
-    """What no model can be faster than: ten products of the shape of a feed-forward layer's."""
-    with torch.inference_mode():
-        for _ in range(10):
-            product(x)
-
-
 def product_shape(options: Options) -> tuple[int, int, int]:
     """Rows, features in and features out of a feed-forward layer's first product."""
     layers = SIZES[options.size][1]
@@ -158,8 +150,7 @@ def contender(name: str, options: Options) -> dict[str, Callable[[], object]]:
         TRAINING: training_step(model, images, labels),
     }
     if name == OURS:
-        rows, width, inner = product_shape(options)
-        steps[LIMIT] = partial(matrix_products, PackedLinear(torch.randn(inner, width), None), torch.randn(rows, width))
+        steps[LIMIT] = products(*product_shape(options))
     if options.compile:
         compiled: Any = torch.compile(model)
         steps[f"{TRAINING}, compiled"] = training_step(compiled, images, labels)
@@ -174,16 +165,15 @@ def measure(options: Options) -> list[Ratio]:
         rounds |= {f"{task}, compiled": options.rounds for task in (FORWARD, TRAINING)}
     names = (OURS, *options.peers)
     found = in_processes({name: partial(contender, name, options) for name in names}, rounds)
-    limit = 10 * 2 * math.prod(product_shape(options)) / found.pop(LIMIT)[OURS].seconds
-    print(f"matrix products alone: {limit / 1e9:.0f} GFLOP/s; in brackets the share of it, and memory")
+    most = limit(found.pop(LIMIT)[OURS].seconds, *product_shape(options))
     n_layers, layers = SIZES[options.size]
-    products = 2 * multiply_adds(ViTConfig(n_layers=n_layers, pooling="class_token", layers=layers))
+    operations = 2 * multiply_adds(ViTConfig(n_layers=n_layers, pooling="class_token", layers=layers))
     ratios = []
     for task, timings in found.items():
         pictures = ONE_BY_ONE if task == ONE else options.batch_size
-        work = pictures * products * (3 if task.startswith(TRAINING) else 1)  # backward is twice forward
+        work = pictures * operations * (3 if task.startswith(TRAINING) else 1)  # backward is twice forward
         told = (
-            f"{name} {pictures / one.seconds:.1f} ({work / one.seconds / limit:.0%}, {one.peak_mb:.0f} MB)"
+            f"{name} {pictures / one.seconds:.1f} ({work / one.seconds / most:.0%}, {one.peak_mb:.0f} MB)"
             for name, one in timings.items()
         )
         print(f"{task}, pictures/s: {', '.join(told)}", flush=True)

@@ -35,7 +35,7 @@ class PackedLinear(nn.Module):
         self._parts: dict[tuple[int, int], _Product | _Int8] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.part(x, 0, self.out_features)
+        return self._product(x, 0, self.out_features, "none")
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """The activation of the outputs: (..., I) -> (..., O)."""
@@ -53,26 +53,36 @@ class PackedLinear(nn.Module):
         return PackedLinear(self.weight.index_select(0, which), bias, self.precision)
 
     def _product(self, x: Tensor, first: int, last: int, activation: str) -> Tensor:
-        if (first, last) not in self._parts:
+        product = self._parts.get((first, last))
+        if product is None:
             bias = None if self.bias is None else self.bias[first:last]
             kind = _Int8 if self.precision == "int8" else _Product
-            self._parts[first, last] = kind(self.weight[first:last], bias, self.precision)
+            product = self._parts[first, last] = kind(self.weight[first:last], bias, self.precision)
         if not x.numel():
             return x.new_zeros((*x.shape[:-1], last - first))
-        return self._parts[first, last](x, activation)
+        return product(x, activation)
 
 
 class _Product:
     """x W^T + b in floating point."""
 
+    SMALL = 1 << 14
+    """Weights up to which torch's own product takes less time than oneDNN takes to start, as it does for one row."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
         self.dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.plain = weight
+        self.few = weight.shape[1] * (256 if weight.numel() <= self.SMALL else 1)  # numbers of x
+        self.product = torch.ops.mkldnn._linear_pointwise.default
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(self.dtype).contiguous(), None)
         self.bias = None if bias is None else bias.to(self.dtype).contiguous()
 
     def __call__(self, x: Tensor, activation: str) -> Tensor:
-        product = torch.ops.mkldnn._linear_pointwise
-        return product(x.to(self.dtype), self.weight, self.bias, activation, [], "none").to(x.dtype)
+        if self.dtype is not torch.float32 or x.dtype is not torch.float32:
+            return self.product(x.to(self.dtype), self.weight, self.bias, activation, [], "none").to(x.dtype)
+        if x.numel() <= self.few:
+            return APPLIED[activation](F.linear(x, self.plain, self.bias))
+        return self.product(x, self.weight, self.bias, activation, [], "none")
 
 
 class _Int8:
