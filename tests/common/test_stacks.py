@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common import Decoder, DecoderCache, Encoder, SinusoidalPositions, TransformerConfig
+from common import Decoder, DecoderCache, Encoder, FeedForward, SinusoidalPositions, TransformerConfig
 from tests.common.helpers import VARIANTS, attentions, randomise, real_up_to, record_inputs, softmax_of_products
 
 SMALL = TransformerConfig(d_model=15, n_heads=3, d_ff=11, dropout=0.0, radius=2)
@@ -57,7 +57,7 @@ def test_a_row_of_padding_only(norm_first: bool) -> None:
 def test_the_first_positions_alone_are_those_of_all(norm_first: bool, variant: str, padded: bool) -> None:
     model, x = encoder(norm_first, attention=variant), torch.randn(2, 6, 15, requires_grad=True)
     mask = real_up_to([6, 4], 6) if padded else None
-    inner = record_inputs([layer.feedforward for layer in model.layers])
+    inner = record_inputs([part for part in model.modules() if isinstance(part, FeedForward)])
     some, none = model(x, key_mask=mask, first=2)
     assert [tuple(seen.shape) for seen in inner] == [(2, 6, 15), (2, 6, 15), (2, 2, 15)]
     whole, maps = model(x, key_mask=mask, need_weights=True)

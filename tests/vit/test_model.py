@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from common import TransformerConfig, UserError
+from common import FeedForward, TransformerConfig, UserError
 from tests.common.helpers import attentions, randomise, record_inputs, softmax_of_products
 from vit import SIZES, PatchEmbedding, ViT, ViTConfig, patchify
 from vit.model import POOLINGS, POSITIONS, multiply_adds
@@ -113,7 +113,7 @@ def test_pooling_by_the_class_token() -> None:
     torch.testing.assert_close(entering[:, 1:], model.patch_embedding(images))
     x = encoded(model, images)
     assert x.shape == (2, 16, 20)
-    inner = record_inputs([layer.feedforward for layer in model.encoder.layers])
+    inner = record_inputs([part for part in model.modules() if isinstance(part, FeedForward)])
     torch.testing.assert_close(model(images), model.classifier(x[:, 0]), atol=1e-5, rtol=1e-5)
     assert [seen.shape[1] for seen in inner] == [16, 16, 1]  # nobody reads what the last layer makes of the patches
 
