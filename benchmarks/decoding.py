@@ -164,10 +164,10 @@ def real_lengths(name: str, options: Options, weights: Path) -> dict[str, Callab
         }
     if name in CTRANSLATE2:
         library = CTranslate2(translator, *CTRANSLATE2[name], options.threads)
-        pieces, limit = library.pieces(ids), {"max_decoding_length": 2 * max(map(len, ids)) + 10}
+        pieces, limits = library.pieces(ids), {"max_decoding_length": 2 * max(map(len, ids)) + 10}
         return {
-            f"greedy, {REAL}": partial(library.translate, pieces, 1, **limit),
-            f"beam {BEAM}, {REAL}": partial(library.translate, pieces, BEAM, **limit),
+            f"greedy, {REAL}": partial(library.translate, pieces, 1, **limits),
+            f"beam {BEAM}, {REAL}": partial(library.translate, pieces, BEAM, **limits),
         }
     if name == MARIAN:
         peer, batches = marian(model), [pad(ids[first : first + BATCH])[0] for first in range(0, len(ids), BATCH)]

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from common.loss import kept_gradients
+
 CHUNK = 1 << 20
 """Logits held at once: some tables of them are, and should stay in the processor's cache."""
 
@@ -81,8 +83,7 @@ class _ConsistentCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        pairs = zip(ctx.saved_tensors, ctx.types, strict=True)
-        return *((g * grad).to(dtype) for g, dtype in pairs), None, None, None
+        return *kept_gradients(ctx, grad), None, None, None
 
 
 def _with_gradient(logits: Tensor, labels: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:

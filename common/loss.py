@@ -84,5 +84,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        pairs = zip(ctx.saved_tensors, ctx.types, strict=True)
-        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None
+        return *kept_gradients(ctx, grad), None, None
+
+
+def kept_gradients(ctx, grad: Tensor) -> list[Tensor | None]:
+    """Those that the forward pass has made and saved, times that of the loss, in the types of what they belong to."""
+    pairs = zip(ctx.saved_tensors, ctx.types, strict=True)
+    return [None if g is None else (g * grad).to(dtype) for g, dtype in pairs]

@@ -16,6 +16,7 @@ OURS = {"common", "vit", "seq2seq", "tests", "benchmarks", "train_cifar"}
 CORE = {
     "attention": {"masks", "kv_cache", "dropout", "linear"},
     "feedforward": {"dropout", "linear"},
+    "consistency": {"loss"},
     "inference": {"linear"},
     "layers": {"attention", "feedforward", "layernorm", "config", "kv_cache", "dropout"},
     "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
