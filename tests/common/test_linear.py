@@ -4,11 +4,18 @@ import pytest
 import torch
 from torch import nn
 
+import common.inference
 from common import Encoder, FeedForward, MultiHeadAttention, TransformerConfig, UserError, packed
 from common.inference import PackedLinear
 from common.linear import MANY, Linear
 
 CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 14], ids=["onednn", "torch"])
+def _either_product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small weights, as all are here, by oneDNN's product and by torch's."""
+    monkeypatch.setattr(common.inference._Product, "SMALL", request.param)
 
 
 @pytest.mark.parametrize("bias", [True, False])
