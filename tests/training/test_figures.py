@@ -134,3 +134,18 @@ def test_parts_of_a_batch_add_up_to_the_batch(modality: str, parts: int) -> None
     assert any(g.abs().max() > 1e-3 for g in gradients[0])
     for whole, added in zip(*gradients, strict=True):
         torch.testing.assert_close(whole, added, atol=1e-6, rtol=0.0)
+
+
+def test_two_passes_where_r_drop_is_asked_for() -> None:
+    model, task = sentences(dropout=0.5)
+    source, target = batch = task.batch(0, 0, 1)
+
+    def loss(r_drop: float) -> float:
+        task.r_drop = r_drop
+        torch.manual_seed(0)
+        return task.loss(model.train(), batch)[0].item()
+
+    torch.manual_seed(0)
+    expected = model(source, target[:, :-1], target[:, 1:], 0.1, r_drop=3.0)[0].item()
+    assert loss(3.0) == expected
+    assert loss(0.0) != expected
