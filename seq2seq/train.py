@@ -56,6 +56,8 @@ class Options:
     """Inside the feed-forward networks; of the size where not given (tiny has none, the others that of --dropout)."""
     attention_dropout: float | None = None
     """Of attention weights; 0 where not given."""
+    d_ff: int | None = None
+    """Width inside the feed-forward networks; of the size where not given."""
     norm: Literal["pre", "post"] | None = None
     """LayerNorm before each sub-layer, or after the sum as in the paper; of the size where not given."""
     batch_tokens: int = 2048
@@ -114,7 +116,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def layer_options(options: Options) -> dict[str, Any]:
     """Those of a layer that were given, by their names in ``TransformerConfig``."""
-    given = {name: getattr(options, name) for name in ("dropout", "feedforward_dropout", "attention_dropout")}
+    names = ("dropout", "feedforward_dropout", "attention_dropout", "d_ff")
+    given = {name: getattr(options, name) for name in names}
     given["norm_first"] = None if options.norm is None else options.norm == "pre"
     return {name: value for name, value in given.items() if value is not None}
 

@@ -9,6 +9,7 @@ from torch import nn
 from common import UserError
 from seq2seq.architectures import ARCHITECTURES, build_model, model_config
 from seq2seq.rnn import RNNConfig
+from seq2seq.train import Options, layer_options
 
 
 def parameters(model: nn.Module) -> int:
@@ -42,3 +43,19 @@ def test_mistakes_are_one_line(toy):
         RNNConfig(5, 7, 5, 6, dropout=1.0)
     with pytest.raises(UserError, match="needs one joint vocabulary, not 5 source and 7 target"):
         RNNConfig(5, 7, 5, 6, tie="all")
+
+
+def test_options_of_a_layer_take_the_place_of_the_sizes(toy):
+    options = Options(size="tiny", d_ff=89, norm="post", attention_dropout=0.25)
+    usual, changed = (
+        model_config("transformer", "tiny", toy),
+        model_config("transformer", "tiny", toy, **layer_options(options)),
+    )
+    assert changed.layers == replace(usual.layers, d_ff=89, norm_first=False, attention_dropout=0.25)
+    assert replace(changed, layers=usual.layers) == usual
+    model = build_model("transformer", changed)
+    assert {m.out_features for m in model.modules() if isinstance(m, nn.Linear)} == {89, 128, 384}
+    with pytest.raises(UserError, match="d_ff=89 is about the Transformer's layers, not rnn; leave it out"):
+        model_config("rnn", "tiny", toy, d_ff=89)
+    with pytest.raises(ValueError, match="d_ff=0"):
+        model_config("transformer", "tiny", toy, d_ff=0)
