@@ -16,6 +16,7 @@ import tyro
 
 from benchmarks import data_path, decoding, growth, start_up, translation_training, vit_speed
 from benchmarks.timing import print_ratios
+from common.training.cli import data_folder
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Options:
     """Few turns of each: under five minutes instead of under thirty, and more noise."""
     weights: Path | None = None
     """A trained post-norm translator of Multi30k, to decode real sentences with."""
-    data_dir: Path = field(default_factory=lambda: Path("data"))
+    data_dir: Path = field(default_factory=data_folder)
     """Where Multi30k lies."""
     threads: int = 2
     """CPU threads of each; start-up and the path of pictures take one."""

@@ -16,6 +16,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from common.training.cli import data_folder
+
 NAMES = {"rnn": "RNN", "rnn_attention": "RNN + attention", "transformer": "Transformer"}
 SPLITS = ("test_2016_flickr", "test_2018_flickr")
 OPTIONS = [
@@ -85,7 +87,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/architectures"))
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--data-dir", type=Path, default=data_folder())
     known, more = parser.parse_known_args()
     known.out.mkdir(parents=True, exist_ok=True)
     runs: dict[str, dict[str, Any]] = {}

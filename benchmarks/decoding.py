@@ -25,6 +25,7 @@ from benchmarks.peers import TorchTranslator, marian
 from benchmarks.projection import translation_multiply_adds
 from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
+from common.training.cli import data_folder
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import PADDING, START, vocabulary, write_ctranslate2
 from seq2seq.data import pad
@@ -55,7 +56,7 @@ class Options:
 
     weights: Path | None = None
     """A trained post-norm translator of Multi30k; without it, fixed lengths with random weights only."""
-    data_dir: Path = field(default_factory=lambda: Path("data"))
+    data_dir: Path = field(default_factory=data_folder)
     """Where Multi30k lies."""
     rounds: int = 5
     """Timed turns of each."""

@@ -17,7 +17,7 @@ import torch
 import tyro
 
 from common.training import TrainingConfig, train
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.run import say
 from common.training.seeding import derive_seed, generator
 from vit.augment import AugmentConfig
@@ -38,7 +38,7 @@ class Options:
     """A run's best.safetensors, or timm:NAME."""
     data: str
     """A folder with train/CLASS/ and test/CLASS/, or a data set's name."""
-    data_dir: Path = Path("data")
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie."""
     image_size: tuple[int, int] | None = None
     """Height and width of pictures; the weights' where not given."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.training.checkpoint import write_png
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.run import CONFIG, LOG, METRICS
 
 BUDGETS, SEEDS = (5.0, 15.0, 30.0, 60.0), (0, 1, 2)
@@ -31,7 +31,7 @@ class Options:
 
     data: str
     """A folder with train/CLASS/ and test/CLASS/, or a data set's name."""
-    data_dir: Path = field(default_factory=lambda: Path("data"))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie."""
     minutes: tuple[float, ...] = BUDGETS
     """One run of each seed over each of these."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from common.training import TrainingConfig
 from common.training.checkpoint import load_state, save_state, write_json
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from common.training.run import METRICS, STATE, say, write_log
 from common.training.seeding import derive_seed
@@ -37,7 +37,7 @@ class Options:
 
     data: str
     """A folder with train/CLASS/ and test/CLASS/, or a data set's name."""
-    data_dir: Path = field(default_factory=lambda: Path("data"))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie."""
     minutes: float = 60.0
     """Of training, evaluations aside."""

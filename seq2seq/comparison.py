@@ -85,8 +85,10 @@ def bleu_by_length(
 def comparison_table(figures: Mapping[str, Any]) -> "Table":
     """What ``paired_bootstrap`` found, for a person."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=f"{figures['system']} against {figures['against']}, {figures['resamples']} resamples")
+    title = f"{figures['system']} against {figures['against']}, {figures['resamples']} resamples"
+    table = Table(title=Text(title))
     for column in ("", "system", "mean, 95 %", "against", "mean, 95 %", "p"):
         table.add_column(column)
     for key, name in (("bleu", "BLEU"), ("chrf", "chrF")):

@@ -1,7 +1,6 @@
 """``python -m seq2seq.evaluate WEIGHTS --data multi30k --split SPLIT``: how good a translator is on unseen pairs."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ import tyro
 
 from common import UserError
 from common.training.checkpoint import write_atomically
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.run import say
 from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
@@ -38,7 +37,7 @@ class Options:
     """multi30k or toy; or a source and a target file, or one of tab-separated pairs."""
     split: str = "test_2016_flickr"
     """Of Multi30k: val, test_2016_flickr, test_2017_flickr, test_2017_mscoco, test_2018_flickr; of toy: valid, test."""
-    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     hypotheses: Path | None = None
     """Write the translations to this file, one a line."""
@@ -150,9 +149,12 @@ def run(options: Options) -> None:
 def _print_table(figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     source, target = figures["languages"]
-    table = Table(title=f"{' '.join(figures['data'])} {figures['split']}, {source} to {target}")
+    table = Table(
+        title=Text(f"{' '.join(figures['data'])} {figures['split'] or ''}".strip() + f", {source} to {target}")
+    )
     for column in ("", "BLEU", "chrF"):
         table.add_column(column)
     rows = {name: figures[name] for name in ("cased", "lowercased", "lc_tok") if figures[name]}

@@ -3,7 +3,6 @@
 Shapes: P pairs of a source and a target token of one sentence pair, E different ones among them, V source vocabulary.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,7 +13,7 @@ import tyro
 from torch import Tensor
 
 from common import UserError
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.run import say
 from seq2seq.data import DATASETS, CorpusOptions, Pair
 from seq2seq.decoding import encode_texts
@@ -38,7 +37,7 @@ class Options:
     """The file to write."""
     data: tuple[str, ...] = ("multi30k",)
     """Training pairs: multi30k or toy; or a source and a target file, or one of tab-separated pairs."""
-    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     candidates: int = 20
     """Translations kept of a source word."""

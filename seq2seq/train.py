@@ -1,7 +1,6 @@
 """``python -m seq2seq.train``: trains a translator on sentence pairs, and tests it once at the end."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +11,7 @@ import tyro
 from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
-from common.training.cli import training_command
+from common.training.cli import data_folder, training_command
 from common.training.run import METRICS, WEIGHTS, open_run, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
@@ -30,7 +29,7 @@ class Options:
     data: tuple[str, ...] = ("toy",)
     """toy: a small German-English world made by a grammar; multi30k: captions of pictures in German, English and
     French; seed: the one pair of the toy task; or your own source and target file, or one of tab-separated pairs."""
-    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     out: Path | None = None
     """The run folder; runs/DATA if not given."""

@@ -41,9 +41,15 @@ def reader(model: ViT, sequence: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def attention_over_patches(model: ViT, images: Tensor) -> dict[str, Tensor]:
-    """Named maps (B, h, w) of what the classifier looked at: each layer's mean over heads, the last layer's heads,
-    the rollout, and, with attention pooling, the pooling query's own weights."""
+def attention_over_patches(model: ViT, images: Tensor, layer: int | None = None) -> dict[str, Tensor]:
+    """Named maps (B, h, w) of what the classifier looked at: each layer's mean over heads, one layer's heads, the
+    rollout, and, with attention pooling, the pooling query's own weights.
+
+    Args:
+        model: in evaluation mode.
+        images: (B, C, H, W), normalised.
+        layer: whose heads, counted from 1; the last where not given.
+    """
     sequence, maps = model.encoder(model.embed(images), need_weights=True)
     read = reader(model, sequence)  # (B, T)
     found = {"rollout": torch.einsum("bt,btk->bk", read, rollout(maps))}
@@ -51,18 +57,19 @@ def attention_over_patches(model: ViT, images: Tensor) -> dict[str, Tensor]:
         found["pooling query"] = read
     for i, weights in enumerate(maps, start=1):
         found[f"layer {i}"] = torch.einsum("bt,btk->bk", read, weights.mean(dim=1))
-    for i, head in enumerate(maps[-1].unbind(1), start=1):
-        found[f"layer {len(maps)}, head {i}"] = torch.einsum("bt,btk->bk", read, head)
+    layer = layer or len(maps)
+    for i, head in enumerate(maps[layer - 1].unbind(1), start=1):
+        found[f"layer {layer}, head {i}"] = torch.einsum("bt,btk->bk", read, head)
     height, width = grid_size(model.config.image_size, model.config.patch_size)
     n_prefix = sequence.shape[1] - height * width
     return {name: values[:, n_prefix:].unflatten(1, (height, width)) for name, values in found.items()}
 
 
-def draw_attention(path: Path, loaded: LoadedViT, image: Tensor) -> None:
+def draw_attention(path: Path, loaded: LoadedViT, image: Tensor, layer: int | None = None) -> None:
     """Draws the picture, uint8 (H, W, 3), and every map of ``attention_over_patches`` over it."""
     from matplotlib.figure import Figure
 
-    maps = attention_over_patches(loaded.model, loaded.transform.normalise(image.unsqueeze(0)))
+    maps = attention_over_patches(loaded.model, loaded.transform.normalise(image.unsqueeze(0)), layer)
     columns = min(len(maps) + 1, 7)
     rows = -(-(len(maps) + 1) // columns)
     figure = Figure(figsize=(1.8 * columns, 2.1 * rows), layout="constrained")

@@ -19,6 +19,18 @@ from vit.splits import PictureData, Pictures, content_hash, hold_out, pixel_hash
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
 
+CLASSES_OF_10 = "airplane automobile bird cat deer dog frog horse ship truck"
+CLASSES_OF_100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
+NAME_OF_CLASSES = {frozenset(CLASSES_OF_10.split()): "CIFAR-10", frozenset(CLASSES_OF_100.split()): "CIFAR-100"}
+"""Which data set has just these classes."""
 STALLED = 15.0  # seconds without an answer after which a download is given up
 
 

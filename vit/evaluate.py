@@ -1,7 +1,6 @@
 """``python -m vit.evaluate WEIGHTS --data DATA``: how good a classifier is on pictures with known classes."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ import tyro
 from torch import Tensor
 
 from common import UserError, packed
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.run import read_config, say
 from common.training.step import choose_device
 from vit.data import load_data
@@ -37,7 +36,7 @@ class Options:
     """cifar10, cifar100, digits, or a folder, whose classes the weights know by the same names."""
     split: Literal["test", "valid"] = "test"
     """Where validation pictures are held out of the training pictures, --seed and --valid-fraction say which."""
-    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     out: Path | None = None
     """A folder for pictures: confusion_matrix.png, reliability.png, mistakes.png."""
@@ -60,7 +59,7 @@ class Options:
 
 def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
     """The data set in the splits of the training run."""
-    trained = read_config(options.weights.parent).get("options", {})
+    trained = read_config(options.weights.parent).get("options", {}) if options.weights.is_file() else {}
     seed = trained.get("training", {}).get("seed", 0) if options.seed is None else options.seed
     fraction = trained.get("valid_fraction", 0.1) if options.valid_fraction is None else options.valid_fraction
     return load_data(
@@ -212,15 +211,16 @@ def draw(
 def _print_tables(figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    table = Table(title=f"{figures['data']}, {figures['split']}")
+    table = Table(title=Text(f"{figures['data']}, {figures['split']}"))
     for column in ("class", "precision", "recall", "F1", "pictures"):
         table.add_column(column, justify="left" if column == "class" else "right")
     macro = {name: figures[f"macro_{name}"] for name in ("precision", "recall", "f1")}
     for name, row in [*figures["per_class"].items(), ("mean", {**macro, "pictures": figures["pictures"]})]:
         shares = (f"{row[key]:.1%}" for key in ("precision", "recall", "f1"))
-        table.add_row(name, *shares, f"{row['pictures']:,}", end_section=name == list(figures["per_class"])[-1])
+        table.add_row(Text(name), *shares, f"{row['pictures']:,}", end_section=name == list(figures["per_class"])[-1])
     console.print(table)
     for row in figures["mistaken"][:3]:
         say(f"'{row['true']}' was taken for '{row['predicted']}' in {row['pictures']} pictures")

@@ -4,7 +4,7 @@ Shapes: B batch, H and W pixels, K classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ import tyro
 
 from common import UserError
 from common.training.checkpoint import first_difference, write_json
-from common.training.cli import read_options, run_command
+from common.training.cli import data_folder, read_options, run_command
 from common.training.export import new_folder, require_onnx, write_graph
 from common.training.run import say
 from vit.data import Pictures, load_data
@@ -38,7 +38,7 @@ class Options:
     """Who shall run it: onnx, any ONNX runtime; torch, torch.export.load; int8, ONNX with linear layers in 8 bits."""
     data: str | None = None
     """With --to int8: pictures (a data set, or a folder) on whose test split the model is measured in both forms."""
-    data_dir: Path = Path("data")
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie."""
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Replace an export in the folder."""
@@ -77,6 +77,7 @@ def export(loaded: LoadedViT, options: Options) -> list[tuple[str, Measured]]:
         settings = {
             "image_size": transform.image_size,
             "fit": "scaled (bicubic) until it covers image_size (height, width), the centre cut out",
+            "mode": "RGB, upright by EXIF, transparent pixels on white, 16-bit grey scaled to 8",
             "mean": transform.mean,
             "std": transform.std,
             "classes": loaded.classes,
@@ -144,7 +145,7 @@ says, and gives each class's logit, in the order of the classes there.
 
     pip install numpy pillow {package}
 
-In this folder, with Python (bring transparent and 16-bit pictures to RGB as you like them before):
+In this folder, with Python:
 
     import json
     from pathlib import Path
@@ -157,11 +158,20 @@ In this folder, with Python (bring transparent and 16-bit pictures to RGB as you
     transform = json.loads(Path("transform.json").read_text(encoding="utf-8"))
     height, width = transform["image_size"]
 
+    def rgb(image):
+        if image.mode.startswith("I"):  # 16-bit grey
+            grey = (np.asarray(image).astype(np.int64) + 128) // 257
+            return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+        if not image.has_transparency_data:
+            return image.convert("RGB")
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
     pictures = ["picture.jpg"]
     pixels = np.zeros((len(pictures), height, width, 3), dtype=np.float32)
     for row, name in zip(pixels, pictures):
         with Image.open(name) as image:
-            upright = ImageOps.exif_transpose(image).convert("RGB")
+            upright = rgb(ImageOps.exif_transpose(image))
         row[:] = ImageOps.fit(upright, (width, height), method=Image.Resampling.BICUBIC)
     pixels = (pixels / 255 - np.float32(transform["mean"])) / np.float32(transform["std"])
     pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))

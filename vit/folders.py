@@ -8,6 +8,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from vit.cache import decoded, names_below
+from vit.cifar import NAME_OF_CLASSES
 from vit.pictures import BadPicture, class_pictures, split_dirs
 from vit.splits import (
     SPLIT_SEED,
@@ -19,7 +20,6 @@ from vit.splits import (
     statistics_of_sums,
 )
 
-CIFAR10 = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"}
 NAMED = 20  # skipped files that are named, the others are only counted
 
 Files = tuple[Tensor, Tensor]  # numbers of N pictures in the store (N,), and their labels (N,)
@@ -36,12 +36,13 @@ def read_folder(
 ) -> PictureData:
     """A folder of class folders, laid out as ``load_data`` says."""
     train_dir, *others = split_dirs(folder)
-    found = class_pictures(train_dir)
+    left_out: list[Path] = []
+    found = class_pictures(train_dir, left_out)
     classes = tuple(sorted(found))
     if len(classes) < 2:
         raise UserError(f"{train_dir} has pictures of one class only, '{''.join(found)}': give each class its folder")
     listed = [_listed(found, classes)]
-    listed += [([], []) if d is None else _listed(class_pictures(d), classes, d) for d in others]
+    listed += [([], []) if d is None else _listed(class_pictures(d, left_out), classes, d) for d in others]
     paths = [path for some, _ in listed for path in some]
     labels = torch.tensor([label for _, some in listed for label in some])
     given = torch.arange(len(paths)).split([len(some) for some, _ in listed])  # to train, valid, test
@@ -60,6 +61,10 @@ def read_folder(
     # All in one store, so that a broken picture is found in whichever split it is, and all of them are counted.
     store = decoded(folder, paths, image_size, cache)
     notes = []
+    if left_out:
+        first, n = names_below(folder, left_out[:1])[0], len(left_out)
+        files = f"{n} files" if n > 1 else "a file"
+        notes.append(f"left out {files} whose name ends like no picture's: {first}{', ...' if n > 1 else ''}")
     if store.broken:
         first = min(store.broken)
         error = BadPicture(paths[first], store.broken[first])
@@ -67,13 +72,14 @@ def read_folder(
             more = f" ({len(store.broken)} such pictures in all)" if len(store.broken) > 1 else ""
             raise UserError(f"{error}{more}, or skip with --skip-bad")
         good[list(store.broken)] = False
-        notes = _skipped(names, store.broken)
+        notes += _skipped(names, store.broken)
         _still_there(labels[given[0]], good[given[0]], classes)
     parts = divided(good)
-    if set(classes) == CIFAR10 and any(path.suffix.lower() in (".jpg", ".jpeg") for path in paths):
+    original = NAME_OF_CLASSES.get(frozenset(name.replace(" ", "_") for name in classes))
+    if original and any(path.suffix.lower() in (".jpg", ".jpeg") for path in paths):
         notes.append(
-            "these are CIFAR-10's classes in JPEG files: if compressed again, they cost a model 2 to 3 points of "
-            "accuracy; --data cifar10 is the original"
+            f"these are {original}'s classes in JPEG files: if compressed again, they cost a model 2 to 3 points of "
+            f"accuracy; --data {original.replace('-', '').lower()} is the original"
         )
     mean, std = statistics_of_sums(store.sums[parts[0][0]], image_size[0] * image_size[1])
     return PictureData(

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from common import GridPositions, LearnedPositions, UserError
-from vit.model import ViT
+from vit.model import ViT, ViTConfig
 from vit.patch_embedding import PatchEmbedding, patchify
 
-PICTURES = 2000  # whose patches tell what patches look like
+# Of CIFAR 2,000 pictures tell what patches look like; larger pictures have more of them.
+PICTURES, PIXELS = 2000, 2000 * 32 * 32
 
 
 @torch.no_grad()
@@ -49,6 +50,14 @@ def mimetic(
         length, (height, width) = len(model.positions.weight), model.grid
         sinusoids = GridPositions(d_model, height, width, length - height * width)
         model.positions.weight.copy_(sinusoids(model.positions.weight.unsqueeze(0)))
+
+
+def pictures_to_whiten(config: ViTConfig) -> int:
+    """From how many pictures a patch's covariance is known well: four times as many patches as a patch has numbers."""
+    height, width = config.image_size
+    p, q = config.patch_size
+    pixels = max(PIXELS, 4 * (config.channels * p * q) * p * q)
+    return min(PICTURES, -(-pixels // (height * width)))
 
 
 @torch.no_grad()

@@ -18,8 +18,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from common.errors import UserError
 
-# Pixels in a raster and nothing else: Pillow would start Ghostscript for a PostScript file.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# All of Pillow's that hold pixels in a raster and nothing else: it would start Ghostscript for a PostScript file.
+COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = (*COMMON, "AVIF", "DDS", "DIB", "ICNS", "ICO", "JPEG2000", "PCX", "PSD", "QOI", "SGI", "SUN", "TGA")
 EXTENSIONS = frozenset(ext for ext, name in Image.registered_extensions().items() if name in FORMATS)
 CHUNK = 64  # pictures that a thread decodes in one go
 AHEAD = 16  # chunks that are decoded or waiting
@@ -53,11 +54,15 @@ def split_dirs(folder: Path) -> tuple[Path, Path | None, Path | None]:
     return train, valid[0] if valid else None, test
 
 
-def class_pictures(directory: Path) -> dict[str, list[Path]]:
+def class_pictures(directory: Path, left_out: list[Path] | None = None) -> dict[str, list[Path]]:
     """The picture files of each class folder that has any, in the order of their names.
 
+    Args:
+        directory: of the class folders.
+        left_out: takes the files in them that are no pictures by the ending of their names.
+
     Raises:
-        UserError: there is none.
+        UserError: there is none, or a class has a name that is no text.
     """
     found: dict[str, list[Path]] = {}
     for folder in sorted(directory.iterdir()):
@@ -66,15 +71,33 @@ def class_pictures(directory: Path) -> dict[str, list[Path]]:
         with os.scandir(folder) as entries:
             names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_file())
         paths = [folder / name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS]
+        if left_out is not None and len(paths) < len(names):
+            left_out += sorted({folder / name for name in names} - {*paths})
+        if paths and not _is_text(folder.name):
+            raise UserError(f"the name of the class folder {folder} is not UTF-8; rename it")
         if paths:
             # An accent may be one character here and two there: the same class all the same.
             found.setdefault(unicodedata.normalize("NFC", folder.name), []).extend(paths)
     if not found:
         raise UserError(
             f"{directory} has no class folders with pictures: "
-            f"it needs one folder per class, with files that end in {' '.join(sorted(EXTENSIONS))}"
+            f"it needs one folder per class, with files that end in {_endings()}"
         )
     return found
+
+
+def _endings() -> str:
+    usual = sorted(ext for ext, name in Image.registered_extensions().items() if name in COMMON)
+    return f"{' '.join(usual)}, or one of {len(EXTENSIONS) - len(usual)} rarer ones"
+
+
+def _is_text(name: str) -> bool:
+    """False where the file system gives bytes that are no UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_picture(path: str | Path, image_size: tuple[int, int]) -> np.ndarray:
@@ -173,5 +196,5 @@ def _reason(path: str | Path, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         if os.path.getsize(path) == 0:
             return "the file is empty"
-        return f"it is none of {', '.join(FORMATS)}"
+        return f"it is none of {', '.join(COMMON)}, or of {len(FORMATS) - len(COMMON)} rarer formats"
     return " ".join(str(error).split()) or type(error).__name__

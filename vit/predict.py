@@ -13,6 +13,7 @@ import torch
 import tyro
 
 from common import UserError, packed
+from common.training.checkpoint import check_place
 from common.training.cli import read_options, run_command
 from vit.metrics import log_probabilities
 from vit.pictures import EXTENSIONS
@@ -35,13 +36,18 @@ class Options:
     """One JSON object a picture on standard output."""
     attention: Path | None = None
     """Draw where the model looked into this PNG file (the first picture)."""
+    layer: int | None = None
+    """With attention: of which layer each head is drawn, counted from 1; of the last where not given."""
 
 
 def find_pictures(arguments: Sequence[str]) -> Iterator[Path]:
     """The files that the arguments name, in their order; a folder's by name, hidden ones left out."""
     for argument in arguments:
         if argument == "-":
-            yield from (Path(line.rstrip("\r\n")) for line in sys.stdin if line.strip())
+            if sys.stdin is None:
+                raise UserError("standard input is closed; give picture files instead of -")
+            lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+            yield from (Path(os.fsdecode(line)) for line in lines if line.strip())
         elif os.path.isdir(argument):
             below = sorted(Path(argument).rglob("*"))
             hidden = [path for path in below if any(part.startswith(".") for part in path.relative_to(argument).parts)]
@@ -61,10 +67,11 @@ def print_bars(answers: Sequence[tuple[str, float]]) -> None:
     """A line a class with its probability, as a number and as a bar."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, show_header=False)
     for name, p in answers:
-        table.add_row(name, f"{p:.1%}", "█" * round(30 * p))
+        table.add_row(Text(name), f"{p:.1%}", "█" * round(30 * p))
     Console(highlight=False).print(table)
 
 
@@ -73,6 +80,13 @@ def run(options: Options) -> bool:
     if options.top < 1:
         raise UserError(f"top={options.top} must be at least 1")
     loaded = load_vit(options.weights)
+    n_layers = loaded.model.config.n_layers
+    if options.layer is not None and options.attention is None:
+        raise UserError(f"layer={options.layer} counts with attention only; add --attention FILE.png")
+    if options.layer is not None and not 1 <= options.layer <= n_layers:
+        raise UserError(f"layer={options.layer} must lie between 1 and {n_layers}, as many as the model has")
+    if options.attention is not None:
+        check_place(options.attention)
     fast = replace(loaded, model=packed(loaded.model))
     paths = find_pictures(options.pictures)
     good, drawn, seen = True, options.attention is None, 0
@@ -89,7 +103,7 @@ def run(options: Options) -> bool:
         if not drawn and options.attention is not None:
             from vit.attention_maps import draw_attention
 
-            draw_attention(options.attention, loaded, read[0][1])
+            draw_attention(options.attention, loaded, read[0][1], options.layer)
             drawn = True
         for (path, _), row in zip(read, probabilities(fast, [image for _, image in read]), strict=True):
             chances, classes = row.topk(min(options.top, len(loaded.classes)))

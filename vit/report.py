@@ -39,10 +39,11 @@ def print_per_class(per_class: dict[str, float]) -> None:
     """A table with bars on stderr."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, show_header=False)
     for name, accuracy in per_class.items():
-        table.add_row(name, f"{accuracy:.1%}", "█" * round(40 * accuracy))
+        table.add_row(Text(name), f"{accuracy:.1%}", "█" * round(40 * accuracy))
     Console(stderr=True).print(table)
 
 
@@ -58,6 +59,8 @@ def draw_confusion_matrix(path: Path, labels: Tensor, predicted: Tensor, classes
     axes = figure.subplots()
     display = ConfusionMatrixDisplay(counts, display_labels=list(classes) if few else None)
     display.plot(ax=axes, include_values=few, cmap="Blues", xticks_rotation="vertical", values_format="d")
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)  # a name with two dollar signs is no formula
     if not few:
         axes.set(xticks=[], yticks=[])
     axes.set(title=f"{np.trace(counts)} of {counts.sum()} right", xlabel="predicted", ylabel="true")

@@ -13,14 +13,14 @@ import tyro
 from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
-from common.training.cli import training_command
+from common.training.cli import data_folder, training_command
 from common.training.run import CONFIG, METRICS, STATE, WEIGHTS, open_run, read_config, say
 from common.training.seeding import derive_seed, generator
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
 from vit.data import load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
-from vit.initialisation import PICTURES, mimetic, whiten
+from vit.initialisation import mimetic, pictures_to_whiten, whiten
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 from vit.presets import BY_DATA, PRESETS
 from vit.progressive import ProgressiveConfig
@@ -38,7 +38,7 @@ class Options:
 
     data: str = "cifar10"
     """cifar10, cifar100, digits (needs no download), or a folder with train/CLASS/ and test/CLASS/."""
-    data_dir: Path = field(default_factory=lambda: Path(os.environ.get("PATCHWORDS_DATA", "data")))
+    data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     out: Path | None = None
     """The run folder; runs/DATA if not given."""
@@ -156,7 +156,7 @@ def model_config(options: Options, n_classes: int, initial: Initial | None = Non
 
 def run(options: Options) -> None:
     """Trains as the options say and keeps the run folder."""
-    out = options.out or Path("runs") / Path(options.data).name
+    out = options.out or Path("runs") / os.path.basename(os.path.abspath(options.data))
     if options.resume and (out / METRICS).exists():
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return
@@ -217,7 +217,7 @@ def run(options: Options) -> None:
     if options.freeze:
         task.settings["freeze"] = True
     if at_random and options.whiten and options.stem == "linear":
-        some = torch.randperm(len(data.train), generator=generator("whiten", seed))[:PICTURES]
+        some = torch.randperm(len(data.train), generator=generator("whiten", seed))[: pictures_to_whiten(config)]
         whiten(model, task.transform.normalise(data.train.pixels(some)))
     figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:

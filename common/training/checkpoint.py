@@ -42,7 +42,7 @@ def _beside(path: Path) -> Iterator[BinaryIO]:
         if not isinstance(cause, OSError):
             raise
         reason = f"cannot write {path} ({cause.strerror}); what was saved before is intact"
-        raise UserError(f"{reason}; make room, or choose another --out") from None
+        raise UserError(f"{reason}; make room, or choose another place") from None
     finally:
         with suppress(OSError):
             beside.unlink()
@@ -54,9 +54,20 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def check_place(path: Path) -> None:
+    """Raises ValueError where no file can be written at path: to be asked before the work that it shall hold."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise UserError(f"cannot write {path}, for there is no folder {folder}; make it, or choose another place")
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"{folder} may not be written to"
+        raise UserError(f"cannot write {path}, for {reason}; choose another place")
+
+
 def write_json(path: Path, values: Any) -> None:
-    """Writes a value as indented JSON."""
-    write_atomically(path, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+    """Writes a value as indented JSON; half a letter, of a file's name that is no UTF-8, is escaped."""
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def write_png(path: Path, figure: "Figure") -> None:
@@ -118,7 +129,7 @@ def read_weights(
         ValueError: no file there, not a weights file of this program, of another format or another kind.
     """
     names = {} if shipped is None else {file.stem: file for file in sorted(shipped.glob("*.safetensors"))}
-    if not path.exists():
+    if not path.is_file():  # a folder of that name hides nothing
         path = names.get(str(path), path)
     if not path.is_file():
         more = f", or name what comes with this program: {', '.join(names)}" if names else ""
@@ -166,12 +177,19 @@ def first_difference(saved: Any, asked: Any, name: str = "") -> str | None:
         return None
     if isinstance(saved, list | tuple) and isinstance(asked, list | tuple):
         saved, asked = list(saved), list(asked)
-    return None if saved == asked else f"{name}: saved {_short(saved)}, asked {_short(asked)}"
+    if saved == asked:
+        return None
+    texts = str(saved), str(asked)
+    same = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    return f"{name}: saved {_short(texts[0], same)}, asked {_short(texts[1], same)}"
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _short(text: str, same: int) -> str:
+    """At most some 60 letters, of a long text those where it differs from another behind ``same`` letters."""
+    if len(text) <= 60:
+        return text
+    first = max(min(same - 20, len(text) - 57), 0)
+    return ("..." if first else "") + text[first : first + 57] + ("..." if first + 57 < len(text) else "")
 
 
 def _first_line(error: BaseException) -> str:

@@ -24,9 +24,16 @@ from common.training.run import read_config
 Options = TypeVar("Options")
 
 
+def data_folder() -> Path:
+    """Where data sets lie or are downloaded to: $PATCHWORDS_DATA, or data/ where that is not set."""
+    return Path(os.environ.get("PATCHWORDS_DATA", "data"))
+
+
 def run_command(main: Callable[[], None]) -> None:
     """Runs a command's main function: a user's mistake is one line and exit code 2, a signal 128 + its number."""
     tune_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal has no letters for is escaped, as on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         main()
     except UserError as error:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vit
 import vit.evaluate
 from common.config import TransformerConfig
 from common.training.checkpoint import save_weights, unique_state
@@ -131,7 +132,7 @@ def test_jpeg_is_that_of_a_file(tmp_path):
 
 # ---- the command
 
-CLASSES = ["ant", "bée", "cat [x]", "dog $1$"]
+CLASSES = ["ant", "bée", "cat [x]", "10$ % 20$"]
 
 
 def write_weights(folder, classes=CLASSES):
@@ -149,7 +150,7 @@ def write_weights(folder, classes=CLASSES):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Noise of other sizes than the model's in three of its four classes, in another order; 3, 5 and 4 to be tested."""
+    """Noise of the model's size in three of its four classes, in another order; 3, 5 and 4 to be tested."""
     rng = np.random.default_rng(1)
     for split, sizes in {"train": (9, 9, 9), "test": (3, 5, 4)}.items():
         for name, n in zip(("cat [x]", "ant", "bée"), sizes, strict=True):
@@ -203,10 +204,17 @@ def test_the_command_matches_classes_by_name_and_draws(evaluate, folder, tmp_pat
     assert figures["calibration_error"] == pytest.approx(calibration(confidence, predicted == labels).error, abs=1e-4)
     assert list(figures["corruptions"]) == list(CORRUPTIONS)
     assert all(list(row) == ["1", "3", "5"] for row in figures["corruptions"].values())
+    paths = [path for name in CLASSES[:3] for path in sorted((folder / "test" / name).glob("*.png"))]
+    noisy = corrupt("gaussian_noise", 5, torch.stack([vit.load(weights).transform(path) for path in paths]))
+    for path, image in zip(paths, noisy, strict=True):
+        Image.fromarray(image.numpy()).save(path)
+    of_noisy, labels = by_hand(model, folder)
+    right = (of_noisy.argmax(dim=1) == labels).double().mean().item()
+    assert figures["corruptions"]["gaussian_noise"]["5"] == pytest.approx(right)
     assert sorted(p.name for p in (tmp_path / "drawn").iterdir()) == [
         "confusion_matrix.png", "mistakes.png", "reliability.png",
     ]  # fmt: skip
-    for word in ("precision", "bée", "gaussian noise", f"accuracy {figures['accuracy']:.2%}"):
+    for word in ("precision", "bée", "cat [x]", "gaussian noise", f"accuracy {figures['accuracy']:.2%}"):
         assert word in err
 
 
@@ -263,6 +271,32 @@ def test_mistakes_of_the_user_are_one_line(evaluate, folder, tmp_path):
         assert (code, out) == (2, "")
         assert len(err.splitlines()) == 1
         assert words in err
+
+
+def test_what_is_drawn(tmp_path, monkeypatch):
+    """Of five pictures three are mistaken; the surest mistake comes first, and names are drawn as they are."""
+    figures = {}
+    monkeypatch.setattr("vit.report.write_png", lambda path, figure: figures.update({path.name: figure}))
+    chances = torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.05, 0.9, 0.05], [0.2, 0.5, 0.3], [0.0, 0.8, 0.2]])
+    pictures = vit.evaluate.Pictures(some_pictures(5), torch.tensor([0, 0, 2, 1, 2]))
+    confidence, predicted = chances.max(dim=1)
+    names = ["ant", "cat [x]", "10$ % 20$"]
+    calibrated = calibration(confidence, predicted == pictures.labels)
+    vit.evaluate.draw(tmp_path, pictures, pictures.labels, chances, calibrated, names)
+    shown = [panel for panel in figures["mistakes.png"].axes if panel.images]
+    assert [panel.get_title().replace("\n", " ") for panel in shown] == [
+        "taken for cat [x] (90.0%) is 10$ % 20$ (5.0%)",
+        "taken for cat [x] (80.0%) is 10$ % 20$ (20.0%)",
+        "taken for 10$ % 20$ (70.0%) is ant (10.0%)",
+    ]
+    for panel, i in zip(shown, (2, 4, 0), strict=True):
+        np.testing.assert_array_equal(panel.images[0].get_array(), pictures.images[i])
+    matrix = figures["confusion_matrix.png"].axes[0]
+    assert [label.get_text() for label in matrix.get_yticklabels()] == names
+    assert [text.get_text() for text in matrix.texts] == ["1", "0", "1", "0", "1", "0", "0", "2", "0"]
+    assert (matrix.get_xlabel(), matrix.get_ylabel(), matrix.get_title()) == ("predicted", "true", "2 of 5 right")
+    for figure in figures.values():
+        figure.savefig(tmp_path / "drawn.png")  # or dollars would be found out to be no formula
 
 
 def test_without_mistakes_no_sheet_is_left(tmp_path):

@@ -76,10 +76,13 @@ def test_logits_of_any_number_of_pictures(exported: tuple[str, LoadedViT, Path])
 def test_readme_txt_classifies_as_the_model_does(exported: tuple[str, LoadedViT, Path], capsys) -> None:
     _, loaded, folder = exported
     rng = np.random.default_rng(0)
-    names = [f"{i}.png" for i in range(9)]
+    names = [f"{i}.png" for i in range(11)]
     for i, name in enumerate(names):
         colours = rng.choice([0, 255], 3) ^ rng.integers(0, 32, (11 + 2 * i, 17, 3))
         Image.fromarray(colours.astype(np.uint8)).save(folder / name)
+    transparent = np.concatenate((colours, rng.choice([0, 51, 255], (*colours.shape[:2], 1))), axis=2)
+    Image.fromarray(transparent.astype(np.uint8)).save(folder / names[9])
+    Image.fromarray(rng.integers(0, 65536, (13, 17)).astype(np.uint16)).save(folder / names[10])
     pictures = torch.stack([loaded.transform(folder / name) for name in names])
     with torch.no_grad():
         expected = loaded.model(loaded.transform.normalise(pictures))
@@ -94,6 +97,7 @@ def test_readme_txt_classifies_as_the_model_does(exported: tuple[str, LoadedViT,
 def test_the_transform_is_written_beside(exported: tuple[str, LoadedViT, Path]) -> None:
     transform = json.loads((exported[2] / "transform.json").read_text(encoding="utf-8"))
     assert transform.pop("fit").startswith("scaled (bicubic)")
+    assert "transparent pixels on white" in transform.pop("mode")
     assert transform == {"image_size": [8, 12], "mean": list(MEAN), "std": list(STD), "classes": list(CLASSES)}
 
 
@@ -135,6 +139,7 @@ def weights(tmp_path: Path) -> Path:
     ("arguments", "missing", "message"),
     [
         (["--to", "onnx"], "onnxscript", "--to onnx needs onnxscript, the extra onnx: pip install 'patchwords[onnx]'"),
+        (["--to", "int8"], "onnxruntime", "--to int8 needs onnxruntime, the extra onnx"),
         (["--to", "int8"], "onnx", "--to int8 needs onnx, the extra onnx: pip install 'patchwords[onnx]'"),
         (["--to", "torch", "--data", "digits"], None, "data=digits is for --to int8; leave it out"),
         (["--to", "int8", "--data", "digits"], None, "data=digits is not what the weights are for, classes: saved"),

@@ -1,6 +1,7 @@
 """Prediction from files, and pictures of attention."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -13,7 +14,8 @@ from PIL import Image
 import vit
 from common.config import TransformerConfig
 from common.training.checkpoint import save_weights, unique_state
-from vit.attention_maps import attention_over_patches, draw_attention, rollout
+from vit.attention_maps import attention_over_patches, rollout
+from vit.data import load_data
 from vit.model import POOLINGS, ViT, ViTConfig
 
 CLASSES = ["ant", "bée", "cat [x]"]
@@ -87,9 +89,31 @@ def test_a_list_on_standard_input_and_a_table(weights, picture):
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == str(picture[0])
     assert "%" in done.stdout
+    assert all(name in done.stdout for name in CLASSES)  # brackets are no markup
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(("--top", "0"), "top=0"), ((), "no picture in")])
+def test_names_that_are_no_utf8(weights, picture, tmp_path):
+    """A file's name is bytes, on disk and in a list of files; JSON escapes what is no letter."""
+    name = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    with open(name, "wb") as copy:
+        copy.write(picture[0].read_bytes())
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    command = [sys.executable, "-m", "vit.predict", str(weights[0]), "-", "--json"]
+    done = subprocess.run(command, input=name + b"\n", env=strict, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert os.fsencode(json.loads(done.stdout)["path"]) == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--top", "0"), "top=0"),
+        ((), "no picture in"),
+        (("--layer", "2"), "layer=2 counts with attention only"),
+        (("--layer", "4", "--attention", "out.png"), "layer=4 must lie between 1 and 3"),
+        (("--attention", "nowhere/out.png"), "there is no folder nowhere; make it, or choose another place"),
+    ],
+)
 def test_mistakes_are_one_line_with_exit_code_2(weights, tmp_path, arguments, words):
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -135,11 +159,52 @@ def test_maps_cover_the_grid_and_are_shares(pooling):
         torch.testing.assert_close(maps["layer 3"], layer_3)
 
 
+@torch.no_grad()
+def test_what_attention_pooling_reads_by_hand():
+    model = ViT(config_of("attention")).eval()
+    torch.nn.init.normal_(model.pool_query)
+    images = torch.randn(2, 3, 12, 20)
+    maps = attention_over_patches(model, images, layer=2)
+    x, layers = model.encoder(model.embed(images), need_weights=True)
+    read = (x @ model.pool_query.flatten() / 22**0.5).softmax(dim=1)  # (B, T)
+    assert read.std() > 0.01
+    by_hand = {
+        "pooling query": read,
+        "rollout": (read.unsqueeze(1) @ rollout(layers)).squeeze(1),
+        "layer 1": (read.unsqueeze(1) @ layers[0].mean(dim=1)).squeeze(1),
+        "layer 2, head 2": (read.unsqueeze(1) @ layers[1][:, 1]).squeeze(1),
+    }
+    for name, expected in by_hand.items():
+        torch.testing.assert_close(maps[name].flatten(1), expected)
+    assert list(maps) == [
+        "rollout", "pooling query", "layer 1", "layer 2", "layer 3", "layer 2, head 1", "layer 2, head 2",
+    ]  # fmt: skip
+
+
 def test_the_attention_picture_is_drawn(weights, picture, tmp_path):
-    loaded = vit.load(weights[0])
-    draw_attention(tmp_path / "out.png", loaded, loaded.transform(picture[0]))
-    with Image.open(tmp_path / "out.png") as drawn:
+    out = tmp_path / "out.png"
+    done = predict(weights[0], picture[0], "--attention", out, "--layer", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    with Image.open(out) as drawn:
         assert drawn.size[0] > 400
+
+
+def test_a_prediction_is_that_of_validation(weights, tmp_path):
+    """Pictures of any size and kind go through one transform, whether they are a data set's or a person's."""
+    sizes = {"wide.jpg": (64, 43), "dot.png": (1, 1), "tall.bmp": (3, 200), "small.gif": (9, 9)}
+    rng = np.random.default_rng(5)
+    for i, name in enumerate(CLASSES):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        for kind, (width, height) in sizes.items():
+            pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{i} {kind}")
+    data = load_data(str(tmp_path / "data"), tmp_path, image_size=(12, 20), valid_fraction=0.3)
+    loaded = vit.load(weights[0])
+    read = {tuple(loaded.transform(path).flatten().tolist()) for path in (tmp_path / "data").glob("*/*.*")}
+    seen = [*data.train.images, *data.valid.images, *data.test.images]
+    assert {image.shape for image in seen} == {(12, 20, 3)}
+    assert {tuple(image.flatten().tolist()) for image in seen} == read
 
 
 def test_a_mistyped_option_is_one_line_with_exit_code_2(weights, picture):
