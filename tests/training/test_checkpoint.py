@@ -1,6 +1,7 @@
 """The two files of a run: what is refused, in which words, and that loading runs nothing."""
 
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from common.errors import UserError
 from common.training.checkpoint import (
+    check_place,
     first_difference,
     load_state,
     load_weights,
@@ -19,6 +21,7 @@ from common.training.checkpoint import (
     save_state,
     save_weights,
     write_atomically,
+    write_json,
 )
 from common.training.run import STATE, WEIGHTS
 from tests.training.helpers import MODALITIES, fit, saved_model, settings
@@ -100,6 +103,27 @@ def test_weights_of_another_kind_or_origin_are_refused(tmp_path: Path) -> None:
         read_weights(tmp_path / "absent")
 
 
+def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
+    check_place(tmp_path / "new.png")
+    (tmp_path / "old.png").write_bytes(b"old")
+    check_place(tmp_path / "old.png")
+    with pytest.raises(UserError, match=r"cannot write .*none/a\.png, for there is no folder .*none; make it"):
+        check_place(tmp_path / "none" / "a.png")
+    with pytest.raises(UserError, match=r"old\.png/a\.png, for there is no folder"):
+        check_place(tmp_path / "old.png" / "a.png")
+    with pytest.raises(UserError, match="for it is a folder; choose another place"):
+        check_place(tmp_path)
+
+
+def test_half_a_letter_in_json_is_escaped(tmp_path: Path) -> None:
+    """As it stands in the name of a file whose bytes are no UTF-8."""
+    name = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "a.json", {"é": name})
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads(text) == {"é": name}
+    assert '"é": "caf\\udce9"' in text
+
+
 def test_the_first_tensor_that_differs_is_named() -> None:
     model = nn.Linear(3, 2)
     whole = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}
@@ -122,6 +146,12 @@ def test_the_first_tensor_that_differs_is_named() -> None:
         ({"a": 1, "b": None}, {"a": 1}, "b: saved None, asked nothing"),
         ({"a": [1, 2]}, {"a": [1, 2, 3]}, "a: saved [1, 2], asked [1, 2, 3]"),
         ({"a": "x" * 99}, {"a": 1}, "a: saved " + "x" * 57 + "..., asked 1"),
+        # Of long texts what is shown is where they differ, with some of what is before.
+        (
+            {"a": "x" * 99 + "b" + "y" * 99},
+            {"a": "x" * 99 + "cc"},
+            f"a: saved ...{'x' * 20}b{'y' * 36}..., asked ...{'x' * 55}cc",
+        ),
     ],
 )
 def test_first_difference(saved: Any, asked: Any, told: str | None) -> None:

@@ -51,6 +51,10 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     Path("small").write_bytes(b"the person's own")
     with pytest.raises(UserError, match="small is not a safetensors file"):
         read_weights(Path("small"), shipped=tmp_path)
+    Path("small").unlink()
+    Path("small").mkdir()  # say an export of these weights: no weights file, so it hides none
+    with pytest.raises(UserError, match=r"small\.safetensors is not a safetensors file"):
+        read_weights(Path("small"), shipped=tmp_path)
 
 
 def test_nothing_is_overwritten_unasked_and_large_numbers_are_refused(tmp_path, capsys):

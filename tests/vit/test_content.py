@@ -10,6 +10,7 @@ from PIL import Image
 
 from common.errors import UserError
 from tests.vit.helpers import NOWHERE, colours, write_folder
+from vit.cifar import CLASSES_OF_10, CLASSES_OF_100
 from vit.data import load_data
 from vit.splits import pixel_hash
 
@@ -88,15 +89,17 @@ def test_pixel_hash_is_that_of_the_bytes_in_order():
     assert pixel_hash(images[:2]) == hashlib.sha256(images[:2].numpy().tobytes()).hexdigest()
 
 
-def test_cifar_as_jpeg_files_is_told_in_one_line(tmp_path):
-    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    write_folder(tmp_path, dict.fromkeys(names, 5))
+@pytest.mark.parametrize(("name", "classes"), [("cifar10", CLASSES_OF_10), ("cifar100", CLASSES_OF_100)])
+def test_cifar_as_jpeg_files_is_told_in_one_line(tmp_path, name, classes):
+    write_folder(tmp_path, {f"train/{word}": 3 for word in classes.split()})  # "train" is a class too
     assert load_data(tmp_path, NOWHERE).notes == ()
-    Image.new("RGB", (5, 3)).save(tmp_path / "ship/a.JPEG")
+    Image.new("RGB", (5, 3)).save(tmp_path / "train" / classes.split()[7] / "a.JPEG")
     (note,) = load_data(tmp_path, NOWHERE).notes
+    assert note.startswith(f"these are CIFAR-{name[5:]}'s classes in JPEG files")
     assert "2 to 3 points" in note
+    assert note.endswith(f"--data {name} is the original")
     assert len(note.splitlines()) == 1
-    write_folder(tmp_path, {"tree": 5})
+    write_folder(tmp_path, {"train/unicorn": 3})
     assert load_data(tmp_path, NOWHERE).notes == ()
 
 

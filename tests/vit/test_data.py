@@ -1,5 +1,7 @@
 """Splits, digits and folders, against right values known from how each fixture was made."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -149,6 +151,17 @@ def test_classes_match_by_name_whatever_else_lies_about(tmp_path):
     assert data.train.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert data.valid.labels.tolist() == [0, 1]
     assert data.test.labels.tolist() == [1]
+    assert data.notes == ("left out a file whose name ends like no picture's: train/1/notes.txt",)
+    (tmp_path / "test/10/a.heic").write_text("of a camera")
+    (note,) = load_data(tmp_path, NOWHERE).notes
+    assert note == "left out 2 files whose name ends like no picture's: train/1/notes.txt, ..."
+
+
+def test_the_name_of_a_class_must_be_text(tmp_path):
+    write_folder(tmp_path, {"cat": 3, "dog": 3})
+    (tmp_path / "cat").rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(UserError, match="is not UTF-8; rename it"):
+        load_data(tmp_path, NOWHERE)
 
 
 def test_paths_with_blanks_brackets_and_accents(tmp_path):

@@ -44,6 +44,11 @@ GREY8 = row(*[(v, v, v) for v in (0, 1, 1, 2, 128, 255)])  # the nearest of v / 
 LOSSLESS = {
     "rgb.png": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
     "rgb.bmp": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
+    "rgb.tga": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
+    "rgb.pcx": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
+    "rgb.sgi": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
+    "rgb.qoi": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
+    "rgba.dds": (Image.fromarray(np.array([[(*RED, 255), (*RED, 0)]], np.uint8)), row(RED, WHITE)),
     "rgb.PPM": (Image.fromarray(row(RED, (1, 2, 3))), row(RED, (1, 2, 3))),
     "grey.png": (Image.fromarray(np.array([[0, 7]], np.uint8)), row((0, 0, 0), (7, 7, 7))),
     "bit.png": (Image.fromarray(np.array([[0, 255]], np.uint8)).convert("1"), row((0, 0, 0), WHITE)),
@@ -110,6 +115,14 @@ def test_content_counts_and_not_the_name(tmp_path):
     pixels = noise(5, 7)
     Image.fromarray(pixels).save(tmp_path / "a.jpg", "PNG")
     np.testing.assert_array_equal(read_picture(tmp_path / "a.jpg", (5, 7)), pixels)
+
+
+@pytest.mark.parametrize("name", ["a.avif", "a.jp2", "a.ico", "a.icns"])
+def test_rarer_formats_are_the_picture_that_was_written(tmp_path, name):
+    y, x = np.mgrid[0:32, 0:32] * 8
+    pixels = np.stack((y, x, 255 - y), axis=2).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / name)
+    assert np.abs(read_picture(tmp_path / name, (32, 32)).astype(int) - pixels).mean() < 3
 
 
 def test_colours_hidden_under_transparency_have_no_effect(tmp_path):

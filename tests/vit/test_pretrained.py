@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 import vit
-from vit.folders import CIFAR10
+from vit.cifar import CLASSES_OF_10
 from vit.predict import main
 from vit.weights import SHIPPED
 
-CLASSES = tuple(sorted(CIFAR10))
+CLASSES = tuple(CLASSES_OF_10.split())
 
 
 def test_it_answers_by_its_name(tmp_path, capsys, monkeypatch):
