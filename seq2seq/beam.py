@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seq2seq.constraints import forbid
 from seq2seq.ranking import largest
-from seq2seq.search import Hypothesis, Search, length_limits
+from seq2seq.search import Hypothesis, Search
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel
 
@@ -71,7 +71,7 @@ def beam_search(model: TranslationModel, source: Tensor, search: Search) -> list
     Returns:
         For each sentence at most ``search.n_best`` hypotheses.
     """
-    limits = length_limits(source, search.max_length)
+    limits = search.limits(source)
     longest = int(limits.max()) if len(source) else 0
     places = _Places(len(source), search.beam, longest, source.device)
     everyone = torch.arange(len(source), device=source.device)

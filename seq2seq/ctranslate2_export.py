@@ -122,8 +122,10 @@ In this folder, with Python:
     print(target.decode_batch(found, skip_special_tokens=False))
 
 A sentence, source or translation, has at most {longest} tokens. Weights are stored as {quantization}; the argument
-compute_type of Translator chooses the type to compute in. length_penalty divides the score by
-length ** length_penalty.
+compute_type of Translator chooses the type to compute in.
+
+The score of a hypothesis is divided by its length ** length_penalty, 1 if not given. The program that wrote this folder
+has another rule, --alpha: with length_penalty=0 here and --alpha 0 there both write the same translations.
 """
 
 

@@ -33,6 +33,7 @@ def greedy(
     max_length: int | None = None,
     min_length: int = 0,
     no_repeat_ngram: int = 0,
+    max_length_factor: float = 2.0,
 ) -> list[list[int]]:
     """The likeliest next token at each step, until the end symbol (not returned) or ``max_length`` tokens.
 
@@ -42,11 +43,12 @@ def greedy(
         max_length: see ``length_limits``.
         min_length: see ``forbid``.
         no_repeat_ngram: see ``forbid``.
+        max_length_factor: see ``length_limits``.
 
     Returns:
         For each sentence the ids of its translation, in the order of the source.
     """
-    limits = length_limits(source, max_length)
+    limits = length_limits(source, max_length, min_length, max_length_factor)
     longest = int(limits.max()) if len(source) else 0
     symbols = {"start_id": model.config.start_id, "end_id": model.config.end_id}
     rows = torch.arange(len(source), device=source.device)  # which sentence each row of the batch is
@@ -112,7 +114,7 @@ def best_ids(
     """
     if search.beam > 1 or search.sample:
         return [hypotheses[0].ids if hypotheses else [] for hypotheses in search_ids(model, ids, search, lexicon)]
-    limits = search.max_length, search.min_length, search.no_repeat_ngram
+    limits = search.max_length, search.min_length, search.no_repeat_ngram, search.max_length_factor
 
     def decode(source: Tensor) -> list[list[int]]:  # no scores are needed
         if lexicon is None:

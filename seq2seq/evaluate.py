@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ import torch
 import tyro
 
 from common import UserError
-from common.training.checkpoint import write_atomically
+from common.training.checkpoint import check_place, write_atomically
 from common.training.cli import data_folder, read_options, run_command
 from common.training.run import say
 from common.training.step import choose_device
@@ -20,11 +20,14 @@ from seq2seq.data import DATASETS, CorpusOptions, Pair
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
 from seq2seq.lexicon import load_lexicon
 from seq2seq.multi30k import read_multi30k
-from seq2seq.scores import raw_scores, token_scores
+from seq2seq.scores import all_scores
 from seq2seq.search import Search
 from seq2seq.text_files import read_lines, read_pairs
 from seq2seq.translation_model import for_inference
-from seq2seq.weights import load_seq2seq
+from seq2seq.weights import is_shipped, load_seq2seq
+
+USUAL_SPLIT = {"multi30k": "test_2016_flickr"}
+"""Of data sets whose test pairs are called otherwise than test."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,16 @@ class Options:
     """best.safetensors of a run, or the name of weights that come with the program: de-en."""
     data: tuple[str, ...] = ("multi30k",)
     """multi30k or toy; or a source and a target file, or one of tab-separated pairs."""
-    split: str = "test_2016_flickr"
-    """Of Multi30k: val, test_2016_flickr, test_2017_flickr, test_2017_mscoco, test_2018_flickr; of toy: valid, test."""
+    split: str | None = None
+    """Of Multi30k: val, test_2016_flickr (where not given), test_2017_flickr, test_2017_mscoco, test_2018_flickr; of
+    toy: valid, test (where not given). Your own pairs have none."""
     data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     hypotheses: Path | None = None
     """Write the translations to this file, one a line."""
     against: Path | None = None
-    """Compare with another system by paired bootstrap: its weights (.safetensors), or its translations, one a line."""
+    """Compare with another system by paired bootstrap: its weights (.safetensors, or de-en), or its translations, one
+    a line."""
     by_length: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Say BLEU by the number of words of the source too."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -57,15 +62,18 @@ class Options:
 def pairs_to_translate(options: Options, languages: tuple[str, str]) -> tuple[list[Pair], list[str] | None]:
     """The pairs of the options, and the references as the data set publishes their tokens, if it does."""
     if options.data == ("multi30k",):
+        assert options.split is not None
         published = options.data_dir / "multi30k" / "tok" / f"{options.split}.lc.norm.tok.{languages[1]}"
         pairs = read_multi30k(options.data_dir, options.split, *languages)
         return pairs, read_lines(published) if published.exists() else None
     if len(options.data) == 1 and options.data[0] in DATASETS:
         data = DATASETS[options.data[0]](options.data_dir, CorpusOptions())
-        splits = {"valid": data.valid, "test": data.test, "test_2016_flickr": data.test}
+        splits = {"valid": data.valid, "test": data.test}
         if options.split not in splits:
             raise UserError(f"unknown split {options.split!r}; choose valid or test")
         return list(splits[options.split]), None
+    if options.split is not None:
+        raise UserError(f"split={options.split} is of a data set, {' '.join(options.data)} has none; leave it out")
     pairs, dropped = read_pairs([Path(name) for name in options.data])
     if dropped:
         say(f"{dropped} pairs left out because a side was blank")
@@ -79,7 +87,7 @@ def other_system(options: Options, sources: Sequence[str], languages: tuple[str,
         ValueError: not as many lines as sources, or a model of other languages.
     """
     assert options.against is not None
-    if options.against.suffix != ".safetensors":
+    if options.against.suffix != ".safetensors" and not is_shipped(options.against):
         lines = read_lines(options.against)
         if len(lines) != len(sources):
             raise UserError(
@@ -99,6 +107,10 @@ def other_system(options: Options, sources: Sequence[str], languages: tuple[str,
 
 def run(options: Options) -> None:
     """Evaluates as the options say."""
+    if options.split is None and len(options.data) == 1 and options.data[0] in DATASETS:
+        options = replace(options, split=USUAL_SPLIT.get(options.data[0], "test"))
+    if options.hypotheses is not None:
+        check_place(options.hypotheses)
     device = choose_device(options.device)
     translator = load_seq2seq(options.weights)
     pairs, reference_tokens = pairs_to_translate(options, translator.languages)
@@ -127,18 +139,13 @@ def run(options: Options) -> None:
         "precision": options.precision,
         "shortlist": None if options.shortlist is None else str(options.shortlist),
         "threads": torch.get_num_threads(),
-        "cased": raw_scores(hypotheses, references),
-        "lowercased": raw_scores(hypotheses, references, lowercase=True),
-        "lc_tok": None,
+        **all_scores(hypotheses, references, translator.languages[1], reference_tokens),
     }
-    try:
-        figures["lc_tok"] = token_scores(hypotheses, references, translator.languages[1], reference_tokens)
-    except UserError as error:
-        say(f"left out: {error}")
     if options.by_length:
         figures["by_length"] = bleu_by_length(sources, hypotheses, references)
     if others is not None:
         names = str(options.weights), str(options.against)
+        figures["against"] = all_scores(others, references, translator.languages[1], reference_tokens)
         figures["comparison"] = paired_bootstrap(hypotheses, others, references, names)
     if options.hypotheses is not None:
         write_atomically(options.hypotheses, "".join(f"{text}\n" for text in hypotheses).encode())
@@ -155,11 +162,13 @@ def _print_table(figures: dict[str, Any]) -> None:
     table = Table(
         title=Text(f"{' '.join(figures['data'])} {figures['split'] or ''}".strip() + f", {source} to {target}")
     )
-    for column in ("", "BLEU", "chrF"):
+    systems = [figures, *([figures["against"]] if "against" in figures else [])]
+    for column in ("", "BLEU", "chrF", "BLEU, against", "chrF, against")[: 1 + 2 * len(systems)]:
         table.add_column(column)
     rows = {name: figures[name] for name in ("cased", "lowercased", "lc_tok") if figures[name]}
-    for name, row in rows.items():
-        table.add_row(name, f"{row['bleu']:.2f}", f"{row['chrf']:.2f}" if "chrf" in row else "")
+    for name in rows:
+        cells = [(f"{s[name]['bleu']:.2f}", f"{s[name]['chrf']:.2f}" if "chrf" in s[name] else "") for s in systems]
+        table.add_row(name, *(cell for pair in cells for cell in pair))
     console = Console(stderr=True)
     console.print(table)
     if "by_length" in figures:

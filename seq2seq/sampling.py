@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.training.seeding import generator
 from seq2seq.constraints import forbid
-from seq2seq.search import Hypothesis, Search, length_limits
+from seq2seq.search import Hypothesis, Search
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel
 
@@ -32,7 +32,7 @@ def sample(model: TranslationModel, source: Tensor, search: Search) -> list[list
         For each sentence its N samples; one that did not end was cut at the longest length.
     """
     n, device, end_id = search.n_best, source.device, model.config.end_id
-    limits = length_limits(source, search.max_length).repeat_interleave(n)  # (B * N,)
+    limits = search.limits(source).repeat_interleave(n)  # (B * N,)
     longest = int(limits.max()) if len(source) else 0
     uniform = _uniform(source, limits.tolist(), search).to(device)
     rows = torch.arange(len(limits), device=device)  # which sample each row of the batch is

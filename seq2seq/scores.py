@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import UserError
+from common.training.run import say
 
 
 def raw_scores(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> dict[str, Any]:
@@ -61,3 +62,19 @@ def token_scores(
         "reference_tokens": score.ref_len,  # pyright: ignore[reportAttributeAccessIssue]
         "references": "made here" if reference_tokens is None else "published",
     }
+
+
+def all_scores(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, reference_tokens: Sequence[str] | None
+) -> dict[str, Any]:
+    """cased, lowercased and lc_tok; the last is None, and that is said, where its package is missing."""
+    figures: dict[str, Any] = {
+        "cased": raw_scores(hypotheses, references),
+        "lowercased": raw_scores(hypotheses, references, lowercase=True),
+        "lc_tok": None,
+    }
+    try:
+        figures["lc_tok"] = token_scores(hypotheses, references, language, reference_tokens)
+    except UserError as error:
+        say(f"left out: {error}")
+    return figures

@@ -28,7 +28,10 @@ class Search:
     min_length: int = 0
     """The fewest tokens of a translation."""
     max_length: int | None = None
-    """The most tokens of a translation; twice the source's and ten where not given."""
+    """The most tokens of a translation; so many times the source's as max_length_factor says, and ten, where not
+    given."""
+    max_length_factor: float = 2.0
+    """See max_length."""
     no_repeat_ngram: int = 0
     """Never write a run of so many tokens twice; 0 for any."""
     sample: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -53,6 +56,8 @@ class Search:
             raise UserError(f"alpha={self.alpha} must be 0 or more")
         if self.min_length < 0:
             raise UserError(f"min_length={self.min_length} must be 0 or more")
+        if not 0.0 <= self.max_length_factor < float("inf"):
+            raise UserError(f"max_length_factor={self.max_length_factor} must be 0 or more")
         if self.max_length is not None and self.max_length < max(self.min_length, 1):
             raise UserError(f"max_length={self.max_length} must be at least 1 and min_length={self.min_length}")
         if self.no_repeat_ngram < 0:
@@ -67,6 +72,10 @@ class Search:
         for name, default in unused.items():
             if getattr(self, name) != default:
                 raise UserError(f"{name}={getattr(self, name)} counts with sample only; add --sample")
+
+    def limits(self, source: Tensor) -> Tensor:
+        """The most tokens of each translation, (B,); see ``length_limits``."""
+        return length_limits(source, self.max_length, self.min_length, self.max_length_factor)
 
     def penalty(self, length: Tensor | int) -> Tensor:
         """What the log-probability of ``length`` symbols is divided by."""
@@ -86,10 +95,14 @@ class Hypothesis:
     ended: bool
 
 
-def length_limits(source: Tensor, max_length: int | None = None) -> Tensor:
-    """The most tokens each translation may have, (B,): ``max_length``, or where it is None twice the source and ten.
+def length_limits(
+    source: Tensor, max_length: int | None = None, min_length: int = 0, max_length_factor: float = 2.0
+) -> Tensor:
+    """The most tokens that the translation of each row of source ids (B, S), padded, may have, (B,); see ``Search``.
 
-    A sentence's own length counts, never that of the batch around it.
+    A sentence's own length counts, never that of the batch around it, and behind the shortest length there is room.
     """
     lengths = (source != PAD_ID).sum(dim=1)
-    return 2 * lengths + 10 if max_length is None else torch.full_like(lengths, max_length)
+    if max_length is not None:
+        return torch.full_like(lengths, max_length)
+    return (max_length_factor * lengths).long().clamp(min=min_length) + 10

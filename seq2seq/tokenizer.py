@@ -76,6 +76,9 @@ class Tokenizer:
         try:
             encoded = self.library.encode_batch(list(texts), add_special_tokens=False)
         except Exception as error:  # the library raises the bare class
+            for text in texts:
+                if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                    raise UserError(f"{text[:60]!r} has half a letter, which no text in UTF-8 has") from None
             known = self.library.get_vocab()
             for text in texts:
                 for word in text.split():

@@ -1,6 +1,7 @@
 """``python -m seq2seq.translate WEIGHTS [FILE|-]``: raw text in, raw text out, one line for one line."""
 
 import contextlib
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Annotated, BinaryIO, Literal
 import tyro
 
 from common import UserError
+from common.training.checkpoint import check_place
 from common.training.cli import read_options, run_command
 from common.training.step import choose_device
 from seq2seq.attention_picture import check_choice, draw_attention
@@ -98,6 +100,10 @@ def ask_for_lines() -> Iterator[list[str]]:
 
 def run(options: Options) -> None:
     """Translates as the options say, to standard output."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
+    if options.attention is not None:
+        check_place(options.attention)
     device = choose_device(options.device)
     model, source, target, _ = load_seq2seq(options.weights)
     model = for_inference(model.to(device), options.precision)
@@ -140,6 +146,8 @@ def run(options: Options) -> None:
 
 
 def _sources(file: str, stack: contextlib.ExitStack) -> Iterator[list[str]]:
+    if file == "-" and sys.stdin is None:
+        raise UserError("standard input is closed; name a text file")
     if file == "-" and sys.stdin.isatty():
         return ask_for_lines()
     try:

@@ -14,6 +14,11 @@ SHIPPED = Path(__file__).parent / "pretrained"
 """Weights that come with the program, each with a model card: ``load_seq2seq(Path("de-en"))``."""
 
 
+def is_shipped(path: Path) -> bool:
+    """Whether a path is no file but the name of weights that come with the program."""
+    return not path.is_file() and (SHIPPED / f"{path}.safetensors").is_file()
+
+
 class Translator(NamedTuple):
     """What a weights file holds."""
 

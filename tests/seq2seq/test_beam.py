@@ -1,6 +1,7 @@
 """Beam search against greedy decoding, exhaustive search, and the sum of log-probabilities of a whole pass."""
 
 import math
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -187,6 +188,17 @@ def test_shortest_and_longest_length():
     model.project = lambda x: project(x).index_fill(-1, end, float("-inf"))  # pyright: ignore[reportAttributeAccessIssue]
     for row, length in zip(beam_search(model, source, Search(beam=2, n_best=2)), LENGTHS, strict=True):
         assert [(len(one.ids), one.ended) for one in row] == [(2 * length + 10, False)] * 2
+    for row, length in zip(beam_search(model, source, Search(beam=1, max_length_factor=0.6)), LENGTHS, strict=True):
+        assert [len(one.ids) for one in row] == [3 * length // 5 + 10]
+
+
+@pytest.mark.parametrize("search", [Search(beam=1), Search(beam=3), Search(sample=True)])
+def test_the_shortest_length_is_reached_however_short_the_source_is(search):
+    """It would not be if the longest length, which follows the source's, came before it."""
+    model = tiny_model(seed=1)
+    search = replace(search, min_length=29)
+    for ids in best_ids(model, [[1], [2, 3]], search):
+        assert 29 <= len(ids) <= 39
 
 
 @pytest.mark.parametrize(
@@ -196,6 +208,7 @@ def test_shortest_and_longest_length():
         ({"beam": 2, "n_best": 3}, "n_best=3 must lie between 1 and beam=2"),
         ({"alpha": -1.0}, "alpha=-1.0 must be 0 or more"),
         ({"min_length": -1}, "min_length=-1 must be 0 or more"),
+        ({"max_length_factor": float("inf")}, "max_length_factor=inf must be 0 or more"),
         ({"min_length": 3, "max_length": 2}, "max_length=2 must be at least 1 and min_length=3"),
     ],
 )

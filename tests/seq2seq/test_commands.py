@@ -75,6 +75,11 @@ def test_evaluate_prints_json_and_writes_hypotheses(weights, tmp_path, capsys):
     assert ran.code == 0
     figures = json.loads(ran.out)
     assert figures["sentences"] == 2
+    assert figures["split"] is None
+    assert "pairs.tsv, de to en" in " ".join(ran.err.split())
+    for name in ("cased", "lowercased"):
+        assert f"{name}: BLEU {figures[name]['bleu_signature']}, chrF {figures[name]['chrf_signature']}" in ran.err
+        assert f"{figures[name]['bleu']:.2f}" in ran.err
     assert "1 pairs left out because a side was blank" in ran.err
     assert figures["search"]["beam"] == 2
     assert 0.0 <= figures["cased"]["bleu"] <= 100.0
@@ -86,6 +91,12 @@ def test_evaluate_prints_json_and_writes_hypotheses(weights, tmp_path, capsys):
     assert written == run_main(translate, [weights, "--beam", 2], capsys, text).out.split("\n")
     ran = run_main(evaluate, [weights, "--data", "toy", "--split", "train"], capsys)
     assert (ran.code, ran.err) == (2, "error: unknown split 'train'; choose valid or test\n")
+    ran = run_main(evaluate, [*arguments, "--split", "val"], capsys)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith("error: split=val is of a data set")
+    ran = run_main(evaluate, [*arguments[:-1], tmp_path / "nowhere" / "out.txt"], capsys)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "there is no folder" in ran.err
 
 
 def test_evaluate_against_another_system_and_by_length(weights, tmp_path, capsys):
@@ -107,6 +118,7 @@ def test_evaluate_against_another_system_and_by_length(weights, tmp_path, capsys
     found = figures["comparison"]["bleu"]
     assert found["score"] == pytest.approx(figures["cased"]["bleu"])
     assert found["against"]["score"] == pytest.approx(100.0)
+    assert [figures["against"][name]["bleu"] for name in ("cased", "lowercased", "lc_tok")] == [pytest.approx(100)] * 3
     assert 0.0 < found["p"] <= 1.0
     assert "1000 resamples" in ran.err
     assert "by source words" in ran.err
@@ -114,6 +126,8 @@ def test_evaluate_against_another_system_and_by_length(weights, tmp_path, capsys
     assert "by_length" not in itself
     assert itself["comparison"]["bleu"]["against"]["score"] == pytest.approx(itself["cased"]["bleu"])
     assert itself["comparison"]["chrf"]["p"] == 1.0
+    by_name = json.loads(run_main(evaluate, ["de-en", *options[1:], "--against", "de-en"], capsys).out)
+    assert by_name["against"]["cased"] == by_name["cased"]
     for content, message in (("one\n", "has 1 lines, but there are 2 pairs; line n"), ("\n\n\n", "has 3 lines")):
         (tmp_path / "wrong.txt").write_text(content)
         ran = run_main(evaluate, [*options, "--against", tmp_path / "wrong.txt"], capsys)

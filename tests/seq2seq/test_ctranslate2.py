@@ -1,6 +1,8 @@
 """CTranslate2 computes what the exported model computes: probabilities, greedy decoding, beam search."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +12,13 @@ from common import UserError
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import END, PADDING, START, vocabulary, write_ctranslate2
 from seq2seq.data import pad
-from seq2seq.decoding import greedy
+from seq2seq.decoding import best_ids, encode_texts, greedy
 from seq2seq.export import Options, export
 from seq2seq.model import Seq2Seq
+from seq2seq.multi30k import read_multi30k
 from seq2seq.search import Search
 from seq2seq.tokenizer import PAD_ID, Tokenizer
-from seq2seq.weights import Translator
+from seq2seq.weights import Translator, load_seq2seq
 from tests.seq2seq.helpers import sources, tiny_config, tiny_model
 from tests.usage import run_usage
 
@@ -142,6 +145,31 @@ def test_beam_search_differs_where_theirs_keeps_more(beam, seed, tmp_path):
             assert hypothesis.ended
             assert score > hypothesis.log_probability
     assert same > 150
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_trained_model_translates_alike(beam, tmp_path):
+    """200 sentences, greedily and by beams without length penalty, which the two divide by differently."""
+    folder = Path(os.environ.get("PATCHWORDS_DATA", "data"))
+    if not (folder / "multi30k" / "val.de.gz").exists():
+        pytest.skip("Multi30k is neither in $PATCHWORDS_DATA nor in data/")
+    translator = load_seq2seq(Path("de-en"))
+    ids = encode_texts([text for text, _ in read_multi30k(folder, "val", "de", "en")[:200]], translator.source)
+    write_ctranslate2(translator, tmp_path)
+    source, target = vocabulary(translator.source), vocabulary(translator.target)
+    limit = 2 * max(map(len, ids)) + 10
+    results = ctranslate2.Translator(str(tmp_path), intra_threads=1).translate_batch(
+        [[source[i] for i in row] for row in ids],
+        beam_size=beam,
+        length_penalty=0,
+        min_decoding_length=0,
+        max_decoding_length=limit,
+        suppress_sequences=[[PADDING], [START]],
+    )
+    numbers = {piece: i for i, piece in enumerate(target)}
+    theirs = [[numbers[piece] for piece in result.hypotheses[0]] for result in results]
+    ours = best_ids(translator.model, ids, Search(beam=beam, alpha=0.0, max_length=limit))
+    assert sum(a != b for a, b in zip(ours, theirs, strict=True)) == 0
 
 
 @pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 0.05), ("int8", 1.5)])

@@ -58,6 +58,19 @@ def test_encoded_pairs_are_as_wide_as_their_batch():
     assert target.shape[1] == max(len(data.train[i][1].split()) for i in (4, 2)) + 2
 
 
+def test_one_end_symbol_a_row_however_long_the_row_is():
+    """The longest target has no padding behind its end, and the shortest has a word or none before it."""
+    data = made_up()
+    longest = max(data.train, key=lambda pair: len(pair[1].split()))
+    rows = [("n1", "w1"), ("n2", "w1 w2 w3"), longest, ("n3", "")]
+    _, target = encode_pairs(rows, data).batch(torch.arange(4))
+    lengths = [len(text.split()) for _, text in rows]
+    assert target.shape == (4, lengths[2] + 2)
+    end = data.target_tokenizer.end_id
+    assert [(ids == end).nonzero().flatten().tolist() for ids in target] == [[n + 1] for n in lengths]
+    assert [(ids == PAD_ID).sum().item() for ids in target] == [lengths[2] - n for n in lengths]
+
+
 def test_padding_behind_the_longest_source():
     data = made_up()
     more = PairData(data.name, data.train, [], [], data.source_tokenizer, data.target_tokenizer, source_padding=3)

@@ -68,6 +68,7 @@ def test_it_ends_at_the_longest_length_where_no_end_comes():
     model.project = lambda x: project(x).index_fill(-1, end, float("-inf"))  # pyright: ignore[reportAttributeAccessIssue]
     assert [len(row) for row in greedy(model, source)] == [2 * n + 10 for n in LENGTHS]
     assert [len(row) for row in greedy(model, source, max_length=3)] == [3] * len(LENGTHS)
+    assert [len(row) for row in greedy(model, source, max_length_factor=3.5)] == [7 * n // 2 + 10 for n in LENGTHS]
     assert greedy(model, source, max_length=0) == [[]] * len(LENGTHS)
 
 

@@ -1,5 +1,7 @@
 """The translator: weight sharing, what a position may see, padding, steps through the cache."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,18 @@ from tests.seq2seq.helpers import JOINT, SOURCE, TARGET, sources, tiny_config, t
 
 def parameters(model: torch.nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
+
+
+def test_embeddings_have_length_one_and_enter_as_the_paper_says():
+    """N(0, 1 / d), so about length 1; multiplied by sqrt(d) they are as loud as the positions (3.4)."""
+    model = tiny_model(scale=1.0)
+    layers = replace(model.config.layers, d_model=62)
+    model = Seq2Seq(replace(model.config, source_vocabulary=997, layers=layers))
+    weight = model.source_embedding.weight
+    assert weight.square().sum(dim=1).mean().item() == pytest.approx(1.0, rel=0.03)
+    assert abs(weight.mean().item()) < 0.003
+    kurtosis = (weight**4).mean() / weight.square().mean() ** 2
+    assert kurtosis.item() == pytest.approx(3.0, rel=0.05)  # of a uniform distribution 1.8
 
 
 def by_hand(tie: str) -> int:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import json
 import os
 import urllib.error
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from common import UserError
 from seq2seq import multi30k
 from seq2seq.data import CorpusOptions, load_data
+from seq2seq.evaluate import main as evaluate
 from seq2seq.multi30k import LANGUAGES, SPLITS, URL, read_multi30k
+from tests.seq2seq.helpers import run_main
 
 SENTENCES = {"de": "Ein Hund.\nZwei Katzen.\n", "en": "A dog.\nTwo cats.\n", "fr": "Un chien.\nDeux chats.\n"}
 CONTENT = {language: gzip.compress(text.encode(), mtime=0) for language, text in SENTENCES.items()}
@@ -52,6 +55,23 @@ def test_as_a_data_set(folder):
     assert data.train == data.valid == data.test == [("A dog.", "Un chien."), ("Two cats.", "Deux chats.")]
     assert (data.name, data.metric, data.languages) == ("multi30k", "val_bleu", ("en", "fr"))
     assert data.source_tokenizer is data.target_tokenizer
+
+
+def test_evaluate_takes_the_split_and_its_published_tokens(folder, capsys):
+    (folder / "multi30k" / "tok").mkdir()
+    (folder / "multi30k" / "tok" / "val.lc.norm.tok.en").write_text("one dog barks .\ntwo cats .\n")
+    for split, tokens, references in (("val", 7, "published"), ("test_2016_flickr", 6, "made here")):
+        options = [] if split == "test_2016_flickr" else ["--split", split]
+        ran = run_main(evaluate, ["de-en", "--data-dir", folder, *options], capsys)
+        assert ran.code == 0, ran.err
+        figures = json.loads(ran.out)
+        assert (figures["split"], figures["sentences"]) == (split, 2)
+        assert (figures["lc_tok"]["references"], figures["lc_tok"]["reference_tokens"]) == (references, tokens)
+        assert f"multi30k {split}, de to en" in " ".join(ran.err.split())
+        assert f"tokens against {tokens}, references {references}" in ran.err
+    ran = run_main(evaluate, ["de-en", "--data-dir", folder, "--split", "valid"], capsys)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "unknown split 'valid'; choose one of train, val" in ran.err
 
 
 def test_a_damaged_file_is_named(folder):

@@ -120,6 +120,16 @@ def test_given_validation_and_test_files_are_taken(tmp_path):
     assert data.target_tokenizer.decode(ids.target.tolist()) == ENGLISH
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_vocabulary_is_learnt_from_training_pairs_only(tmp_path, joint):
+    paths = [str(path) for path in files(tmp_path, joined(["aaa bbb"] * 40), joined(["ccc ddd"] * 40))]
+    (tmp_path / "more.tsv").write_text("zzz zzz\tqqq qqq\n" * 99)
+    held_out = (str(tmp_path / "more.tsv"),)
+    data = load_data(paths, tmp_path, CorpusOptions(vocabulary=400, joint=joint, valid=held_out, test=held_out))
+    assert [len(data.source_tokenizer.encode([word])[0]) for word in ("aaa", "zzz")] == [1, 4]
+    assert [len(data.target_tokenizer.encode([word])[0]) for word in ("ccc", "qqq")] == [1, 4]
+
+
 def test_separate_vocabularies_know_their_own_side_only(tmp_path):
     paths = [str(path) for path in files(tmp_path, joined(many(40)), joined(["zzz qqq"] * 40))]
     data = load_data(paths, tmp_path, CorpusOptions(vocabulary=400, joint=False))

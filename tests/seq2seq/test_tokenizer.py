@@ -111,6 +111,11 @@ def test_byte_pairs_keep_to_the_size_and_name_one_that_is_too_small():
         Tokenizer.of_bpe(BPE_TEXTS, 258)
 
 
+def test_half_a_character_of_a_text_is_one_line():
+    with pytest.raises(UserError, match=r"^'a\\udcff b' has half a letter, which no text in UTF-8 has$"):
+        Tokenizer.of_bpe(["a b"], 300).encode(["fine", "a\udcff b"])
+
+
 def test_half_a_letter_is_no_error():
     (ids,) = BPE.encode(["ř"])
     assert len(ids) == 3  # a space and two bytes

@@ -1,5 +1,6 @@
 """``translate`` as a person runs it: a line for a line, in whatever way, and mistakes in one line."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ import torch
 from common import UserError
 from common.training.checkpoint import save_weights
 from seq2seq.train import main as train
+from seq2seq.translate import Options, read_lines, run
 from seq2seq.translate import main as translate
-from seq2seq.translate import read_lines
 from tests.seq2seq.helpers import Stream, run_main
 
 
@@ -153,6 +154,22 @@ def test_lines_are_translated_as_they_come():
     assert [next(again), next(again)] == [["a", "b"], ["\ufeffc", "d"]]
     with pytest.raises(UserError, match="-, line 5 is not UTF-8 text"):
         next(again)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_is_written_is_utf8_whatever_the_locale(weights, capsys, monkeypatch, encoding):
+    monkeypatch.setattr("seq2seq.translate.decode_lines", lambda ids, _: ["ein Mädchen 👍"] * len(ids))
+    written = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding))
+        assert run_main(translate, [weights], capsys, b"ich mochte ein bier\n").code == 0
+        assert written.getvalue() == "ein Mädchen 👍\n".encode()
+
+
+def test_a_closed_standard_input_is_one_line(weights, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UserError, match="standard input is closed; name a text file"):
+        run(Options(weights))
 
 
 def test_a_person_is_asked_line_by_line(weights, capsys, monkeypatch):
