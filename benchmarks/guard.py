@@ -24,7 +24,7 @@ from common import Encoder, TransformerConfig, packed
 from seq2seq.decoding import greedy
 from seq2seq.model import Seq2Seq, Seq2SeqConfig
 from seq2seq.translation_model import for_inference
-from vit.exchange import to_timm
+from vit.exchange_timm import to_timm
 from vit.model import SIZES, ViT, ViTConfig
 
 Pair = tuple[Callable[[], object], Callable[[], object]]  # ours, and what it is compared with

@@ -20,7 +20,7 @@ from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
 from common.training.memory import tune_memory
-from vit.exchange import to_timm
+from vit.exchange_timm import to_timm
 from vit.exchange_torchvision import to_torchvision
 from vit.exchange_transformers import to_transformers
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds

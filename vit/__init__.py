@@ -1,6 +1,6 @@
 """The Vision Transformer: pictures in, classes out."""
 
-from vit.exchange import from_timm, to_timm
+from vit.exchange_timm import from_timm, to_timm
 from vit.exchange_torchvision import from_torchvision, to_torchvision
 from vit.exchange_transformers import from_transformers, to_transformers
 from vit.model import SIZES, ViT, ViTConfig

@@ -30,7 +30,7 @@ def rollout(maps: list[Tensor]) -> Tensor:
 def reader(model: ViT, sequence: Tensor) -> Tensor:
     """What the classifier reads of each position, (B, T), summing to 1: the class token, attention pooling's weights,
     or all alike; sequence is the encoder's output (B, T, D)."""
-    _, weights = model.pool(sequence)
+    weights = model.pool(sequence)[1]
     if weights is not None:
         return weights
     read = torch.zeros(sequence.shape[:2], device=sequence.device)
@@ -53,7 +53,7 @@ def attention_over_patches(model: ViT, images: Tensor, layer: int | None = None)
     sequence, maps = model.encoder(model.embed(images), need_weights=True)
     read = reader(model, sequence)  # (B, T)
     found = {"rollout": torch.einsum("bt,btk->bk", read, rollout(maps))}
-    if model.pool_query is not None:
+    if model.config.pooling in ("attention", "map"):
         found["pooling query"] = read
     for i, weights in enumerate(maps, start=1):
         found[f"layer {i}"] = torch.einsum("bt,btk->bk", read, weights.mean(dim=1))

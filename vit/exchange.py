@@ -1,7 +1,7 @@
-"""Models, weights and settings to and from timm's VisionTransformer, which is the same function under other names.
+"""What the exchange of models with other libraries shares: the settings that a Vision Transformer has everywhere, and
+weights under other names.
 
-What other libraries' exchange shares with it is here too. A state is a mapping from names to tensors, and a model is
-asked for its attributes, so that only ``to_timm`` needs timm.
+A state is a mapping from names to tensors.
 Shapes: D width, T positions, C channels, p and q height and width of a patch.
 """
 
@@ -13,22 +13,8 @@ from torch import Tensor, nn
 
 from common import TransformerConfig, UserError
 from common.training.checkpoint import load_weights
-from vit.model import ViT, ViTConfig
+from vit.model import ViTConfig
 
-# ours -> timm's; N stands for a layer's number.
-NAMES = {
-    "patch_embedding.projection": "patch_embed.proj",
-    "encoder.layers.N.self_attention_residual.norm": "blocks.N.norm1",
-    "encoder.layers.N.self_attention.in_proj": "blocks.N.attn.qkv",
-    "encoder.layers.N.self_attention.out_proj": "blocks.N.attn.proj",
-    "encoder.layers.N.feedforward_residual.norm": "blocks.N.norm2",
-    "encoder.layers.N.feedforward.inner": "blocks.N.mlp.fc1",
-    "encoder.layers.N.feedforward.outer": "blocks.N.mlp.fc2",
-    "encoder.norm": "norm",
-    "classifier": "head",
-}
-WHOLE_NAMES = {"class_token": "cls_token", "positions.weight": "pos_embed"}
-TO_TIMM = WHOLE_NAMES | {f"{a}.{kind}": f"{b}.{kind}" for a, b in NAMES.items() for kind in ("weight", "bias")}
 # Settings that change the function and leave the names of the weights as they are, or nearly so.
 USUAL_LAYERS = {
     "activation": "gelu",
@@ -37,107 +23,6 @@ USUAL_LAYERS = {
     "feedforward": "linear",
     "attention": "scaled_dot_product",
 }
-
-
-def from_timm(model: Any) -> ViT:
-    """A ViT in evaluation mode that computes what a timm VisionTransformer computes in evaluation.
-
-    Raises:
-        ValueError: a setting or a weight that a ViT has no place for: register tokens, layer scale, ``fc_norm``,
-            ``global_pool="map"`` (the pooling there has projections and a feed-forward network of its own), ...
-    """
-    return loaded(ViT(config_from_timm(model)), weights_from_timm(model.state_dict()), model)
-
-
-def to_timm(model: ViT) -> Any:
-    """timm's VisionTransformer, in evaluation mode, that computes what a ViT computes.
-
-    Raises:
-        ValueError: a ViT that timm's is not: post-norm, pooled by attention, sinusoidal positions, other layers.
-    """
-    from timm.models.vision_transformer import VisionTransformer
-
-    config, layers = model.config, model.config.layers
-    weights = weights_to_timm(model.state_dict(), config)
-    token = config.pooling == "class_token"
-    theirs = VisionTransformer(
-        img_size=config.image_size,
-        patch_size=config.patch_size,  # pyright: ignore[reportArgumentType]
-        in_chans=config.channels,
-        num_classes=config.n_classes,
-        global_pool="token" if token else "avg",
-        class_token=token,
-        pos_embed="learn" if config.positions == "learned" else "none",
-        fc_norm=False,
-        embed_dim=layers.d_model,
-        depth=config.n_layers,
-        num_heads=layers.n_heads,
-        mlp_ratio=(layers.d_ff + 0.5) / layers.d_model,  # they round the product down
-    )
-    return loaded(with_norm_eps(theirs, layers.norm_eps), weights, model)
-
-
-def weights_from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a timm VisionTransformer -> the state of a ViT, to be loaded strictly.
-
-    ``patch_embed.proj.weight`` (D, C, p, q), a convolution, becomes the matrix (D, p * q * C) of patchify's order (a
-    pixel's channels together); ``pos_embed`` (1, T, D) becomes (T, D); all others keep their shapes.
-
-    Raises:
-        ValueError: a weight that a ViT has no place for: ``fc_norm`` (it normalises what was pooled, and the mean of
-            normalised positions is another number), register tokens, layer scale, ...
-    """
-    return state_from(state, TO_TIMM)
-
-
-def weights_to_timm(state: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    """The state of a ViT -> that of timm's VisionTransformer(global_pool="token", or "avg" with fc_norm=False).
-
-    The inverse of ``weights_from_timm``; the matrix (D, p * q * C) needs the configuration to be a convolution again.
-
-    Raises:
-        ValueError: a ViT that timm's is not: post-norm, pooled by attention, sinusoidal positions, other layers.
-    """
-    check_layers(config, "timm's VisionTransformer")
-    if config.pooling == "attention" or config.positions == "sinusoidal":
-        raise UserError(f"timm's VisionTransformer lacks pooling={config.pooling!r} with {config.positions} positions")
-    return state_to(state, config, TO_TIMM)
-
-
-def config_from_timm(model: Any) -> ViTConfig:
-    """The configuration with which a ViT computes what this timm VisionTransformer computes in evaluation.
-
-    Raises:
-        ValueError: it is no plain VisionTransformer, or pools or activates otherwise than a ViT can.
-    """
-    kind = type(model).__name__
-    if not (hasattr(model, "global_pool") and hasattr(model, "blocks") and hasattr(model, "has_class_token")):
-        raise UserError(f"a ViT computes what timm's VisionTransformer does; got a {kind}")
-    pooling = {("token", True): "class_token", ("avg", False): "mean"}.get((model.global_pool, model.has_class_token))
-    if pooling is None:
-        raise UserError(
-            f"a ViT pools by the class token, or by the mean without one; got global_pool={model.global_pool!r}, "
-            f"class_token={model.has_class_token}"
-        )
-    if model.has_class_token and model.no_embed_class:
-        raise UserError(f"a ViT's class token has a position; got no_embed_class={model.no_embed_class}")
-    if model.num_classes < 1:
-        raise UserError(f"a ViT has a classifier; got num_classes={model.num_classes}")
-    block = model.blocks[0]
-    if type(block).__name__ != "Block":
-        raise UserError(f"a ViT has pre-norm layers, timm's Block; got {type(block).__name__}")
-    if not isinstance(block.mlp.act, nn.GELU) or block.mlp.act.approximate != "none":
-        raise UserError(f"a ViT of these weights needs the exact GELU; got {block.mlp.act}")
-    return ViTConfig(
-        n_classes=model.num_classes,
-        image_size=tuple(model.patch_embed.img_size),
-        patch_size=tuple(model.patch_embed.patch_size),
-        channels=model.in_chans,
-        n_layers=len(model.blocks),
-        pooling=pooling,
-        positions="none" if model.pos_embed is None else "learned",
-        layers=usual_layers(model.embed_dim, block.attn.num_heads, block.mlp.fc1.out_features, norm_eps(model)),
-    )
 
 
 def usual_layers(d_model: int, n_heads: int, d_ff: int, eps: float) -> TransformerConfig:

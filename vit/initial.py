@@ -16,7 +16,7 @@ from common import UserError
 from common.config import from_dict
 from common.training.checkpoint import first_difference, load_weights, read_weights
 from common.training.run import say
-from vit.exchange import config_from_timm, from_timm
+from vit.exchange_timm import config_from_timm, from_timm
 from vit.model import ViT, ViTConfig
 from vit.patch_embedding import grid_size, resize_positions
 from vit.weights import KIND, SHIPPED

@@ -18,8 +18,9 @@ from common import (
     explicit_attention,
 )
 from vit.patch_embedding import STEMS, grid_size, resize_positions
+from vit.pooling import MapPooling
 
-POOLINGS = ("class_token", "mean", "attention")
+POOLINGS = ("class_token", "mean", "attention", "map")
 POSITIONS = ("learned", "sinusoidal", "none")
 
 
@@ -28,7 +29,8 @@ class ViTConfig:
     """Everything a ViT is built from; it travels inside the weights file.
 
     Raises:
-        ValueError: an unknown pooling or position, or a patch size that does not divide the image size.
+        ValueError: an unknown pooling or position, a patch size that does not divide the image size, or a norm behind
+            another pooling than the mean.
     """
 
     n_classes: int = 10
@@ -39,6 +41,8 @@ class ViTConfig:
     pooling: str = "mean"
     positions: str = "learned"
     stem: str = "linear"
+    norm_pooled: bool = False
+    """The final norm comes behind pooling by the mean instead of before it."""
     layers: TransformerConfig = field(
         default_factory=lambda: TransformerConfig(
             d_model=192, n_heads=3, d_ff=768, dropout=0.0, activation="gelu", norm_first=True, norm_eps=1e-6
@@ -54,6 +58,8 @@ class ViTConfig:
             raise UserError(f"unknown pooling {self.pooling!r}; choose one of {', '.join(POOLINGS)}")
         if self.positions not in POSITIONS:
             raise UserError(f"unknown positions {self.positions!r}; choose one of {', '.join(POSITIONS)}")
+        if self.norm_pooled and not (self.pooling == "mean" and self.layers.norm_first):
+            raise UserError("norm_pooled=True is for pooling='mean' and pre-norm layers")
         if self.stem not in STEMS:
             raise UserError(f"unknown stem {self.stem!r}; choose one of {', '.join(STEMS)}")
 
@@ -84,8 +90,8 @@ SIZES: dict[str, tuple[int, TransformerConfig]] = {
 class ViT(nn.Module):
     """Classifies pictures of one size (Dosovitskiy et al. 2021).
 
-    The sequence is pooled by its class token, by the mean over patches, or by attention: one learned query attends to
-    all patches (Hassani et al. 2021, "sequence pooling").
+    The sequence is pooled by its class token, by the mean over patches, by attention: one learned query attends to all
+    patches (Hassani et al. 2021, "sequence pooling"), or by ``MapPooling``.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -104,6 +110,10 @@ class ViT(nn.Module):
             self.positions = GridPositions(d_model, *self.grid, n_prefix)
         self.dropout = Dropout(config.layers.dropout)
         self.encoder = Encoder(config.layers, config.n_layers)
+        self.pooled_norm = None
+        if config.norm_pooled:
+            self.pooled_norm, self.encoder.norm = self.encoder.norm, nn.Identity()
+        self.map_pooling = MapPooling(config.layers) if config.pooling == "map" else None
         self.pool_query = nn.Parameter(torch.zeros(1, 1, 1, d_model)) if config.pooling == "attention" else None
         self.classifier = nn.Linear(d_model, config.n_classes)
         nn.init.trunc_normal_(self.classifier.weight, std=0.02)
@@ -151,11 +161,14 @@ class ViT(nn.Module):
         return self.dropout(x)
 
     def pool(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, D), and how attention pooling weighs the patches, (B, T), or None."""
+        """(B, T, D) -> (B, D), and how attention weighs the patches where it pools them, (B, T), or None."""
         if self.config.pooling == "class_token":
             return x[:, 0], None
+        if self.map_pooling is not None:
+            return self.map_pooling(x)
         if self.pool_query is None:
-            return x.mean(dim=1), None
+            pooled = x.mean(dim=1)
+            return pooled if self.pooled_norm is None else self.pooled_norm(pooled), None
         # One head as wide as the model: query (1, 1, 1, D), keys and values (B, 1, T, D) -> (B, 1, 1, D)
         keys = x.unsqueeze(1)
         pooled, weights = explicit_attention(self.pool_query, keys, keys)
@@ -163,7 +176,7 @@ class ViT(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that an optimizer leaves without weight decay, besides vectors."""
-        return {"positions.weight", "class_token", "pool_query"}
+        return {"positions.weight", "class_token", "pool_query", "map_pooling.query"}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, str]:
         """Which parameters lie at which depth, as timm's layer-wise learning rates read it: the embedding, then each
@@ -191,5 +204,7 @@ def multiply_adds(config: ViTConfig, kept: int | None = None) -> int:
     embedding = STEMS[config.stem].multiply_adds(d_model, config.patch_size, config.channels, patches)
     projections = 3 if config.layers.attention == "shared_query_key" else 4
     layer = length * (projections * d_model**2 + 2 * d_model * d_ff) + 2 * length**2 * d_model
-    pooling = 2 * length * d_model if config.pooling == "attention" else 0
+    pooling = 2 * length * d_model if config.pooling in ("attention", "map") else 0
+    if config.pooling == "map":  # keys and values of all positions, one query and its output, one feed-forward
+        pooling += 2 * (length + 1) * d_model**2 + 2 * d_model * d_ff
     return embedding + config.n_layers * layer + pooling + d_model * config.n_classes

@@ -57,8 +57,8 @@ class Options:
     size: Literal["micro", "mini", "compact", "tiny", "small", "base", "init"] = "mini"
     """The model: micro 64 wide, mini 128, compact 192 (9 narrow layers), tiny 192, small 384, base 768; init: that of
     --init."""
-    pooling: Literal["class_token", "mean", "attention"] = "attention"
-    """What the classifier looks at."""
+    pooling: Literal["class_token", "mean", "attention", "map"] = "attention"
+    """What the classifier looks at; attention: one learned query; map: one with heads and a feed-forward network."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """What is added to the patches to tell where they are."""
     stem: Literal["linear", "convolution", "shifted"] = "linear"
@@ -132,9 +132,9 @@ def initial_of(options: Options, out: Path) -> Initial | None:
 def model_config(options: Options, n_classes: int, initial: Initial | None = None) -> ViTConfig:
     """The model that the options describe."""
     if options.size == "init" and initial is not None:
-        n_layers, layers = initial.config.n_layers, initial.config.layers
+        n_layers, layers, norm_pooled = initial.config.n_layers, initial.config.layers, initial.config.norm_pooled
     else:
-        n_layers, layers = SIZES[options.size]
+        (n_layers, layers), norm_pooled = SIZES[options.size], False
     return ViTConfig(
         n_classes=n_classes,
         image_size=options.image_size,
@@ -143,6 +143,7 @@ def model_config(options: Options, n_classes: int, initial: Initial | None = Non
         pooling=options.pooling,
         positions=options.positions,
         stem=options.stem,
+        norm_pooled=norm_pooled and options.pooling == "mean",
         layers=replace(
             layers,
             dropout=options.dropout,

@@ -62,9 +62,31 @@ def test_from_timm_by_name(name: str, size: tuple[int, int]) -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("config", [SQUARE, WIDE, OTHERS, replace(OTHERS, positions="none")])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SQUARE,
+        WIDE,
+        OTHERS,
+        replace(OTHERS, positions="none"),
+        replace(OTHERS, norm_pooled=True),
+        replace(WIDE, pooling="map"),
+    ],
+)
 def test_timm_there_and_back(config: ViTConfig) -> None:
     assert_there_and_back(config, vit.to_timm, vit.from_timm)
+
+
+@torch.no_grad()
+def test_the_weights_that_come_with_the_program_are_a_model_of_timm() -> None:
+    ours = vit.load("cifar10").model
+    theirs = vit.to_timm(ours)
+    assert theirs.global_pool == "map"
+    images = torch.randn(7, 3, 32, 32)
+    expected = ours(images)
+    assert expected.std() > 1.0
+    torch.testing.assert_close(theirs(images), expected, atol=3e-5, rtol=1e-5)
+    torch.testing.assert_close(vit.from_timm(theirs)(images), expected, atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "patch"), [(12, 4), (96, 32)])
@@ -110,8 +132,8 @@ def timm_model(**changes: Any) -> VisionTransformer:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"global_pool": "map"}, "got global_pool='map'"),
-        ({"global_pool": "avg", "class_token": False}, "'fc_norm.weight'"),
+        ({"global_pool": "map"}, "got global_pool='map', class_token=True"),
+        ({"global_pool": "avg"}, "got global_pool='avg', class_token=True"),
         ({"no_embed_class": True}, "no_embed_class=True"),
         ({"num_classes": 0}, "num_classes=0"),
         ({"block_fn": ResPostBlock}, "timm's Block; got ResPostBlock"),
@@ -144,7 +166,7 @@ def test_another_model_is_named(back: Any) -> None:
 @pytest.mark.parametrize(
     ("there", "changes", "message"),
     [
-        (vit.to_timm, {"pooling": "attention"}, "lacks pooling='attention'"),
+        (vit.to_timm, {"positions": "sinusoidal"}, "lacks sinusoidal positions"),
         (vit.to_torchvision, {"pooling": "attention"}, "has only pooling='class_token'; got 'attention'"),
         (vit.to_torchvision, {"image_size": (10, 15)}, "only a square image_size; got 10x15"),
         (vit.to_torchvision, {"patch_size": (5, 3)}, "only a square patch_size; got 5x3"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from common import EncoderLayer, TransformerConfig, UserError
 from tests.common.helpers import randomise
-from vit.exchange import config_from_timm, weights_from_timm, weights_to_timm
+from vit.exchange_timm import config_from_timm, from_timm, to_timm, weights_from_timm, weights_to_timm
 from vit.model import ViT, ViTConfig
 
 LAYERS = TransformerConfig(
@@ -25,11 +25,15 @@ SHAPES = pytest.mark.parametrize(
     [((32, 32), (4, 4)), ((12, 20), (4, 4)), ((21, 6), (3, 2)), ((10, 15), (5, 5))],
     ids=["cifar", "wide", "oblong patches", "patch 5"],
 )
-POOLINGS = pytest.mark.parametrize("pooling", ["class_token", "mean"])
+POOLINGS = pytest.mark.parametrize("pooling", ["class_token", "mean", "norm_pooled", "map"])
 
 
 def config_of(image_size: tuple[int, int], patch_size: tuple[int, int], pooling: str) -> ViTConfig:
-    return ViTConfig(7, image_size, patch_size, n_layers=3, pooling=pooling, layers=LAYERS)
+    """norm_pooled: by the mean, which the norm follows."""
+    options: dict[str, Any] = (
+        {"pooling": "mean", "norm_pooled": True} if pooling == "norm_pooled" else {"pooling": pooling}
+    )
+    return ViTConfig(7, image_size, patch_size, n_layers=3, layers=LAYERS, **options)
 
 
 def timm_model(config: ViTConfig, **changes: Any) -> VisionTransformer:
@@ -38,9 +42,9 @@ def timm_model(config: ViTConfig, **changes: Any) -> VisionTransformer:
         "img_size": config.image_size,
         "patch_size": config.patch_size,
         "num_classes": config.n_classes,
-        "global_pool": "token" if token else "avg",
+        "global_pool": {"class_token": "token", "mean": "avg", "map": "map"}[config.pooling],
         "class_token": token,
-        "fc_norm": False,
+        "fc_norm": config.norm_pooled,
         "embed_dim": 15,
         "depth": config.n_layers,
         "num_heads": 5,
@@ -115,6 +119,52 @@ def test_an_encoder_layer_is_a_block() -> None:
     assert_same(nn.Sequential(ours, First()), theirs, torch.randn(2, 7, 15))
 
 
+def test_a_norm_behind_the_class_token_is_the_one_before() -> None:
+    config = config_of((12, 20), (4, 4), "class_token")
+    theirs = timm_model(config, fc_norm=True)
+    assert isinstance(theirs.norm, nn.Identity)
+    assert config_from_timm(theirs) == config
+    assert_same(from_timm(theirs), theirs, pictures(config))
+
+
+@pytest.mark.parametrize(("pooling", "back"), [("map", "map"), ("attention", "map"), ("norm_pooled", "mean")])
+def test_pooling_there_and_back(pooling: str, back: str) -> None:
+    """One query without projections becomes heads that all score alike, of a model that anyone can make by its name."""
+    config = config_of((12, 20), (4, 4), pooling)
+    ours = randomise(ViT(config)).eval()
+    theirs = to_timm(ours)
+    assert_same(ours, theirs, pictures(config))
+    again = from_timm(theirs)
+    assert (again.config.pooling, again.config.norm_pooled) == (back, pooling == "norm_pooled")
+    assert_same(again, theirs, pictures(config))
+    plain = timm_model(replace(config, pooling=back))
+    plain.load_state_dict(theirs.state_dict())
+    assert_same(ours, plain, pictures(config))
+
+
+@torch.no_grad()
+def test_the_weights_of_map_pooling_are_softmaxes_by_hand() -> None:
+    config = config_of((12, 20), (4, 4), "map")
+    model = randomise(ViT(config)).eval()
+    assert model.map_pooling is not None
+    x = torch.randn(2, 15, 15)
+    _, weights = model.pool(x)
+    attention = model.map_pooling.attention
+    q, k, _ = attention.in_proj.weight.split(15)
+    q_bias, k_bias, _ = attention.in_proj.bias.split(15)
+    query, keys = model.map_pooling.query[0, 0] @ q.T + q_bias, x @ k.T + k_bias
+    heads = [(keys[:, :, 3 * h : 3 * h + 3] @ query[3 * h : 3 * h + 3] / 3**0.5).softmax(dim=1) for h in range(5)]
+    torch.testing.assert_close(weights, sum(heads) / 5)
+
+
+def test_pooling_by_other_heads_than_the_layers_is_refused() -> None:
+    theirs = timm_model(config_of((12, 20), (4, 4), "map"))
+    assert theirs.attn_pool is not None
+    theirs.attn_pool.num_heads = 3  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match=r"pools by one query with 5 heads .*; got 1 queries with 3 heads"):
+        config_from_timm(theirs)
+
+
 class First(nn.Module):
     """An encoder layer's output without its weights."""
 
@@ -136,12 +186,10 @@ def test_the_configuration_is_read_from_the_model(pooling: str, positions: str) 
 @pytest.mark.parametrize(
     ("changes", "weight"),
     [
-        ({"fc_norm": True}, "fc_norm.weight"),
         ({"reg_tokens": 2}, "reg_token"),
         ({"init_values": 0.1}, "blocks.0.ls1.gamma"),
         ({"qk_norm": True}, "blocks.0.attn.q_norm.weight"),
         ({"pre_norm": True}, "norm_pre.weight"),
-        ({"global_pool": "map"}, "attn_pool"),
     ],
 )
 def test_weights_without_a_place_are_named(changes: dict[str, Any], weight: str) -> None:
@@ -155,6 +203,8 @@ def test_weights_without_a_place_are_named(changes: dict[str, Any], weight: str)
     [
         ({"global_pool": "avg", "class_token": True}, "got global_pool='avg', class_token=True"),
         ({"global_pool": "max"}, "got global_pool='max', class_token=False"),
+        ({"global_pool": "map", "class_token": True}, "got global_pool='map', class_token=True"),
+        ({"global_pool": "map", "fc_norm": True}, "norm_pooled=True is for pooling='mean'"),
         ({"act_layer": nn.ReLU}, r"exact GELU; got ReLU\(\)"),
         ({"act_layer": "gelu_tanh"}, "exact GELU; got GELUTanh"),
         ({"act_layer": partial(nn.GELU, approximate="tanh")}, r"exact GELU; got GELU\(approximate='tanh'\)"),
@@ -169,7 +219,6 @@ def test_a_model_that_computes_otherwise_is_refused(changes: dict[str, Any], mes
 @pytest.mark.parametrize(
     "changes",
     [
-        {"pooling": "attention"},
         {"positions": "sinusoidal"},
         {"layers": replace(LAYERS, norm_first=False)},
         {"layers": replace(LAYERS, activation="relu")},
