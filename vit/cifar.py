@@ -29,7 +29,10 @@ possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
 sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
 willow_tree wolf woman worm
 """
-NAME_OF_CLASSES = {frozenset(CLASSES_OF_10.split()): "CIFAR-10", frozenset(CLASSES_OF_100.split()): "CIFAR-100"}
+NAME_OF_CLASSES: dict[frozenset[str], str] = {
+    frozenset(CLASSES_OF_10.split()): "CIFAR-10",
+    frozenset(CLASSES_OF_100.split()): "CIFAR-100",
+}
 """Which data set has just these classes."""
 STALLED = 15.0  # seconds without an answer after which a download is given up
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from common import UserError
 from seq2seq.architectures import ARCHITECTURES, build_model, model_config
+from seq2seq.model import Seq2SeqConfig
 from seq2seq.rnn import RNNConfig
 from seq2seq.train import Options, layer_options
 
@@ -51,6 +52,8 @@ def test_options_of_a_layer_take_the_place_of_the_sizes(toy):
         model_config("transformer", "tiny", toy),
         model_config("transformer", "tiny", toy, **layer_options(options)),
     )
+    assert isinstance(usual, Seq2SeqConfig)
+    assert isinstance(changed, Seq2SeqConfig)
     assert changed.layers == replace(usual.layers, d_ff=89, norm_first=False, attention_dropout=0.25)
     assert replace(changed, layers=usual.layers) == usual
     model = build_model("transformer", changed)

@@ -162,11 +162,12 @@ def test_maps_cover_the_grid_and_are_shares(pooling):
 @torch.no_grad()
 def test_what_attention_pooling_reads_by_hand():
     model = ViT(config_of("attention")).eval()
-    torch.nn.init.normal_(model.pool_query)
+    query = model.get_parameter("pool_query")
+    torch.nn.init.normal_(query)
     images = torch.randn(2, 3, 12, 20)
     maps = attention_over_patches(model, images, layer=2)
     x, layers = model.encoder(model.embed(images), need_weights=True)
-    read = (x @ model.pool_query.flatten() / 22**0.5).softmax(dim=1)  # (B, T)
+    read = (x @ query.flatten() / 22**0.5).softmax(dim=1)  # (B, T)
     assert read.std() > 0.01
     by_hand = {
         "pooling query": read,
