@@ -40,6 +40,13 @@ def build_model(name: str, config: ModelConfig) -> TranslationModel:
     return find_architecture(name).model(config)  # pyright: ignore[reportArgumentType]
 
 
+def architecture_of(model: TranslationModel) -> str:
+    """The name of a model's architecture."""
+    if isinstance(model, Seq2Seq):
+        return "transformer"
+    return "rnn_attention" if model.config.attention else "rnn"
+
+
 def model_config(
     architecture: str,
     size: str,

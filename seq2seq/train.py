@@ -12,12 +12,13 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
-from common.training.run import METRICS, WEIGHTS, open_run, say
+from common.training.run import METRICS, WEIGHTS, goes_on, open_run, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
-from seq2seq.architectures import build_model, model_config
+from seq2seq.architectures import architecture_of, build_model, model_config
 from seq2seq.attention_picture import draw_attention
 from seq2seq.data import CorpusOptions, load_data
+from seq2seq.initial import by_init, config_for, read_initial, with_tokenizers
 from seq2seq.task import Translation, translation_figures
 from seq2seq.weights import load_seq2seq
 
@@ -42,9 +43,12 @@ class Options:
     architecture: Literal["transformer", "rnn", "rnn_attention"] = "transformer"
     """transformer; rnn: a recurrent network that keeps the source in one vector; rnn_attention: one that attends
     to it."""
-    size: Literal["toy", "tiny", "small", "base"] = "toy"
+    init: str | None = None
+    """Start from the weights of another run, or from de-en, which comes with the program; they decide the model, its
+    vocabularies and the languages."""
+    size: Literal["toy", "tiny", "small", "base", "init"] = "toy"
     """The Transformer: toy 96 wide and 2 + 2 layers, tiny 128 and 4 + 4, small 256 and 3 + 3, base 512 and 6 + 6; the
-    others up to small, with as many parameters."""
+    others up to small, with as many parameters; init: that of --init."""
     tie: Literal["none", "embeddings", "decoder_output", "all"] = "all"
     """Which of the two embeddings and the output projection are one matrix."""
     padding_row: bool = False
@@ -82,6 +86,9 @@ class Options:
             raise UserError(f"bpe_dropout={self.bpe_dropout} must lie in [0, 1)")
         if not 0.0 <= self.r_drop < float("inf"):
             raise UserError(f"r_drop={self.r_drop} must be 0 or more; 5 is usual")
+        if (self.init is None) != (self.size != "init"):
+            missing = "needs weights to start from; add --init WEIGHTS" if self.init is None else "is that of --init"
+            raise UserError(f"size={self.size} {missing}" + ("" if self.init is None else "; leave it out"))
 
 
 BY_DATA: dict[str, dict[str, Any]] = {
@@ -128,23 +135,34 @@ def run(options: Options) -> None:
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return
     saved_options = json.loads(json.dumps(asdict(replace(options, resume=False, overwrite=False)), default=str))
+    initial = None  # read before the folder is made: it may be the one whose weights are started from
+    if options.init is not None:
+        initial = read_initial(options.init, out, goes_on(out, options.resume))
     device = choose_device(options.training.device)
     resume = options.resume
     if not options.training.dry_run:
         resume = open_run(out, {"options": saved_options}, resume=options.resume, overwrite=options.overwrite)
     with distributed.one_per_machine_first(device):
         data = load_data(options.data, options.data_dir, options.corpus)
-    config = model_config(
-        options.architecture, options.size, data, options.tie, padding_row=options.padding_row, **layer_options(options)
-    )
     seed = options.training.seed
     torch.manual_seed(derive_seed("weights", seed))
-    model = build_model(options.architecture, config)
+    if initial is None or options.init is None:
+        layers = layer_options(options)
+        architecture, tie = options.architecture, options.tie
+        config = model_config(architecture, options.size, data, tie, padding_row=options.padding_row, **layers)
+        model = build_model(architecture, config)
+    else:
+        data = with_tokenizers(data, initial, options.init)
+        architecture = architecture_of(initial.model)
+        config = config_for(initial, options.init, layer_options(options))
+        model = build_model(architecture, config)
+        model.load_state_dict(initial.model.state_dict())
     parameters = sum(p.numel() for p in model.parameters())
     dropped = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
     say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs{dropped}")
     say(
-        f"{options.architecture} {options.size}: {parameters:,} parameters, {len(data.source_tokenizer)} source and "
+        f"{architecture} {options.init or options.size}: {parameters:,} parameters, "
+        f"{len(data.source_tokenizer)} source and "
         f"{len(data.target_tokenizer)} target entries"
     )
     task = Translation(
@@ -152,7 +170,7 @@ def run(options: Options) -> None:
         config,
         batch_tokens=options.batch_tokens,
         label_smoothing=options.label_smoothing,
-        architecture=options.architecture,
+        architecture=architecture,
         seed=seed,
         bpe_dropout=options.bpe_dropout,
         r_drop=options.r_drop,
@@ -183,7 +201,7 @@ def run(options: Options) -> None:
 
 def main() -> None:
     """The command."""
-    training_command(Options, PRESETS, BY_DATA, run)
+    training_command(Options, PRESETS, BY_DATA, run, by_init)
 
 
 if __name__ == "__main__":

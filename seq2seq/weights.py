@@ -1,7 +1,8 @@
 """A translator's weights file: written by training, turned back into a model and its tokenizers here."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.config import from_dict
 from common.training.checkpoint import load_weights, read_weights
@@ -36,9 +37,15 @@ def load_seq2seq(path: Path) -> Translator:
         ValueError: not a translator's weights file of this program.
     """
     tensors, description = read_weights(path, KIND, SHIPPED)
+    translator = described(description)
+    load_weights(translator.model, tensors, str(path))
+    return translator
+
+
+def described(description: Mapping[str, Any]) -> Translator:
+    """The translator of a description, as a weights file and a resume state have one, its weights at random."""
     name = description.get("architecture", "transformer")  # older files name none
     model = build_model(name, from_dict(find_architecture(name).config, description["config"]))
-    load_weights(model, tensors, str(path))
     source, target = (Tokenizer.from_json(description[f"{side}_tokenizer"]) for side in ("source", "target"))
     from_language, into_language = description["languages"]
     return Translator(model.eval(), source, target, (from_language, into_language))

@@ -14,7 +14,7 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
-from common.training.run import CONFIG, METRICS, STATE, WEIGHTS, open_run, read_config, say
+from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, read_config, say
 from common.training.seeding import derive_seed, generator
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
@@ -116,16 +116,11 @@ def by_init(name: str) -> dict[str, Any]:
     return read_initial(name, weights=False).options()
 
 
-def goes_on(options: Options, out: Path) -> bool:
-    """Whether a run will take its weights from its own state."""
-    return (options.resume or distributed.restarted()) and (out / STATE).exists()
-
-
 def initial_of(options: Options, out: Path) -> Initial | None:
     """What a run starts from; where it goes on from its own state, without the weights, which may be gone by now."""
     if options.init is None:
         return None
-    saved = read_config(out).get("init") if goes_on(options, out) else None
+    saved = read_config(out).get("init") if goes_on(out, options.resume) else None
     return Initial.from_json(saved) if saved else read_initial(options.init)
 
 
@@ -188,7 +183,7 @@ def run(options: Options) -> None:
     config = model_config(options, len(data.classes), initial)
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
-    at_random = options.init is None and not goes_on(options, out)
+    at_random = options.init is None and not goes_on(out, options.resume)
     if at_random and options.initialisation == "mimetic":
         mimetic(model)
     parameters = sum(p.numel() for p in model.parameters())

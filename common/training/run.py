@@ -73,6 +73,11 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     return resume or again
 
 
+def goes_on(out: Path, resume: bool) -> bool:
+    """Whether the run at ``out`` takes its weights from its own state."""
+    return (resume or distributed.restarted()) and (out / STATE).exists()
+
+
 def read_config(out: Path) -> dict[str, Any]:
     """The options of the run at ``out``; empty where there is none that can be read."""
     try:

@@ -1,0 +1,63 @@
+"""What fine-tuning starts from: another run's translator, its model, vocabularies and languages."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from common import UserError
+from common.training.checkpoint import first_difference, load_state
+from common.training.run import STATE
+from seq2seq.architectures import ModelConfig
+from seq2seq.data import PairData
+from seq2seq.model import Seq2SeqConfig
+from seq2seq.weights import Translator, described, load_seq2seq
+
+FREE = ("dropout", "attention_dropout", "feedforward_dropout", "drop_path")
+"""Settings of layers that weights do not decide."""
+
+
+def by_init(name: str) -> dict[str, Any]:
+    """The defaults of training's options that ``--init`` changes."""
+    source, target = load_seq2seq(Path(name)).languages
+    return {"init": name, "size": "init", "corpus": {"source": source, "target": target}}
+
+
+def read_initial(name: str, out: Path, goes_on: bool) -> Translator:
+    """The translator that a run starts from.
+
+    One that goes on from its own state is described there, and its weights come from there: the file may be gone.
+    """
+    return described(load_state(out / STATE)["identity"]["model"]) if goes_on else load_seq2seq(Path(name))
+
+
+def with_tokenizers(data: PairData, initial: Translator, name: str) -> PairData:
+    """The data in the vocabularies of the weights.
+
+    Raises:
+        ValueError: the weights translate other languages.
+    """
+    if data.languages != initial.languages:
+        ours, theirs = (" to ".join(languages) for languages in (data.languages, initial.languages))
+        raise UserError(f"init={name} translates {theirs}, the data are {ours}; give them by --source and --target")
+    return replace(data, source_tokenizer=initial.source, target_tokenizer=initial.target)
+
+
+def config_for(initial: Translator, name: str, asked: dict[str, Any]) -> ModelConfig:
+    """The configuration of the weights with other dropout, where some is asked for.
+
+    Raises:
+        ValueError: a setting is asked for that the weights decide.
+    """
+    config: ModelConfig = initial.model.config
+    if not isinstance(config, Seq2SeqConfig):
+        fits = {name: value for name, value in asked.items() if name == "dropout"}
+        changed: ModelConfig = replace(config, **fits)
+    else:
+        fits = {name: value for name, value in asked.items() if name in FREE}
+        changed = replace(config, layers=replace(config.layers, **fits))
+    fixed = {name: value for name, value in asked.items() if name not in fits}
+    known = asdict(config)
+    known |= known.get("layers", {})
+    if difference := first_difference({key: known.get(key, "nothing") for key in fixed}, fixed):
+        raise UserError(f"init={name} is another model, {difference}; leave that to the weights")
+    return changed
