@@ -20,7 +20,7 @@ from tests.usage import run_usage
 from vit.data import Pictures
 from vit.export import FILES, Options, export, main
 from vit.model import ViT, ViTConfig
-from vit.quantization import measure
+from vit.quantization import Measured, measure
 from vit.weights import LoadedViT, Transform
 
 LAYERS = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.1, activation="gelu", norm_first=True)
@@ -125,6 +125,17 @@ def test_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["int8"].per_second > 0
     assert figures["int8"].megabytes == (folder / "model.onnx").stat().st_size / 1e6
     assert measure(folder / "model.onnx", loaded.transform, test).accuracy == figures["int8"].accuracy
+
+
+def test_what_was_measured_is_printed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    found = [("float32", Measured(0.9, 1000, 1234.5, 3.2)), ("int8", Measured(0.8876, 1000, 2345.6, 0.95))]
+    monkeypatch.setattr("vit.export.load_vit", lambda _: None)
+    monkeypatch.setattr("vit.export.export", lambda *_: found)
+    main(["weights", "out", "--to", "int8", "--data", "digits"])
+    assert capsys.readouterr().out.splitlines() == [
+        "float32: 90.00% of 1000 pictures, 1,234 pictures/s, 3.20 MB",
+        "int8: 88.76% of 1000 pictures, 2,346 pictures/s, 0.95 MB",
+    ]
 
 
 @pytest.fixture

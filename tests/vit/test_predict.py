@@ -192,14 +192,21 @@ def test_the_attention_picture_is_drawn(weights, picture, tmp_path):
 
 def test_a_prediction_is_that_of_validation(weights, tmp_path):
     """Pictures of any size and kind go through one transform, whether they are a data set's or a person's."""
-    sizes = {"wide.jpg": (64, 43), "dot.png": (1, 1), "tall.bmp": (3, 200), "small.gif": (9, 9)}
+    kinds = {
+        "wide.jpg": ("CMYK", 64, 43),
+        "dot.png": ("LA", 1, 1),
+        "tall.tiff": ("1", 3, 200),
+        "small.gif": ("P", 9, 9),
+        "clear.webp": ("RGBA", 20, 12),
+        "grey.bmp": ("L", 13, 29),
+    }
     rng = np.random.default_rng(5)
     for i, name in enumerate(CLASSES):
         folder = tmp_path / "data" / name
         folder.mkdir(parents=True)
-        for kind, (width, height) in sizes.items():
+        for kind, (mode, width, height) in kinds.items():
             pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{i} {kind}")
+            Image.fromarray(pixels).convert(mode).save(folder / f"{i} {kind}")
     data = load_data(str(tmp_path / "data"), tmp_path, image_size=(12, 20), valid_fraction=0.3)
     loaded = vit.load(weights[0])
     read = {tuple(loaded.transform(path).flatten().tolist()) for path in (tmp_path / "data").glob("*/*.*")}

@@ -1,13 +1,18 @@
 """The presets parse, and build the models that they are named for."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from common.training.checkpoint import load_state
 from common.training.cli import parse_options
 from common.training.optimizer import learning_rate
+from common.training.run import STATE
+from tests.training.helpers import picture_data
 from vit.model import ViT, multiply_adds
 from vit.presets import BY_DATA, PRESETS
-from vit.train import Options, model_config
+from vit.train import Options, model_config, run
 
 
 def test_the_long_training_on_cifar10_is_the_papers() -> None:
@@ -27,6 +32,17 @@ def test_the_long_training_on_cifar10_is_the_papers() -> None:
     assert learning_rate(10 * 352 - 1, steps, training) == pytest.approx(1e-3)
     assert learning_rate(5 * 352 - 1, steps, training) == pytest.approx(0.5e-3)
     assert learning_rate(steps - 1, steps, training) < 1e-6
+
+
+def test_the_long_training_takes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its augmentation at once, on pictures of 8 x 8 so that it is quick."""
+    monkeypatch.setattr("vit.train.load_data", lambda *_, **__: picture_data(35))
+    line = "--preset cifar10-300 --image-size 8 8 --batch-size 7 --max-steps 3 --device cpu"
+    run(parse_options(Options, PRESETS, BY_DATA, [*line.split(), "--out", str(tmp_path / "run")]))
+    state = load_state(tmp_path / "run" / STATE)
+    assert state["progress"]["step"] == 3
+    assert 0.5 < state["progress"]["loss_sum"] / state["progress"]["loss_targets"] < 3.0  # ln 3 is 1.1
+    assert all(value.isfinite().all() for value in state["model"].values())
 
 
 def test_what_is_on_the_line_wins_over_a_preset() -> None:
