@@ -18,7 +18,7 @@ from common.training.export import new_folder, require_onnx, write_graph
 from common.training.run import say
 from vit.data import Pictures, load_data
 from vit.model import ViT
-from vit.quantization import Measured, measure, quantize
+from vit.quantization import Measured, measure, quantize, require_onnxruntime
 from vit.weights import LoadedViT, load_vit
 
 README, TRANSFORM, ONNX, PROGRAM = "README.txt", "transform.json", "model.onnx", "model.pt2"
@@ -59,6 +59,8 @@ def export(loaded: LoadedViT, options: Options) -> list[tuple[str, Measured]]:
     """
     if options.to != "torch":
         require_onnx(options.to)
+    if options.to == "int8":
+        require_onnxruntime()
     pictures = None if options.data is None else _test_pictures(loaded, options.data, options.data_dir)
     measured: list[tuple[str, Measured]] = []
     with new_folder(options.out, FILES, overwrite=options.overwrite) as folder:

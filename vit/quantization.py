@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from common import UserError
 from vit.data import Pictures
 from vit.weights import Transform
 
@@ -20,6 +21,14 @@ class Measured:
     pictures: int
     per_second: float
     megabytes: float
+
+
+def require_onnxruntime() -> None:
+    """Raises ValueError where the package that makes and runs graphs in 8 bits is not installed."""
+    try:
+        import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError("--to int8 needs onnxruntime, the extra onnx: pip install 'patchwords[onnx]'") from None
 
 
 def quantize(plain: Path, small: Path) -> None:

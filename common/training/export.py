@@ -57,13 +57,10 @@ def _may_replace(out: Path, files: Collection[str], overwrite: bool) -> None:
 
 
 def require_onnx(option: str = "onnx") -> None:
-    """Raises ValueError where the packages that write ONNX files, or for int8 run them, are not installed."""
+    """Raises ValueError where the packages that write ONNX files are not installed."""
     try:
         import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
         import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
-
-        if option == "int8":
-            import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(f"--to {option} needs {error.name}, the extra onnx: pip install 'patchwords[onnx]'") from None
 

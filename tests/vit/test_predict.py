@@ -153,7 +153,7 @@ def test_maps_cover_the_grid_and_are_shares(pooling):
         assert (total <= 1 + 1e-5).all()
         if pooling != "class_token":  # a class token keeps a share for itself
             torch.testing.assert_close(total, torch.ones(2), atol=1e-5, rtol=0)
-    assert ("pooling query" in maps) == (pooling == "attention")
+    assert ("pooling query" in maps) == (pooling in ("attention", "map"))
     if pooling == "class_token":
         layer_3 = model.attention_maps(images)[2].mean(dim=1)[:, 0, 1:].unflatten(1, (3, 5))
         torch.testing.assert_close(maps["layer 3"], layer_3)
