@@ -162,8 +162,7 @@ def run(options: Options) -> None:
     say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs{dropped}")
     say(
         f"{architecture} {options.init or options.size}: {parameters:,} parameters, "
-        f"{len(data.source_tokenizer)} source and "
-        f"{len(data.target_tokenizer)} target entries"
+        f"{len(data.source_tokenizer)} source and {len(data.target_tokenizer)} target entries"
     )
     task = Translation(
         data,
