@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -255,6 +256,17 @@ def test_validation_pictures_are_those_of_the_run(evaluate, folder, tmp_path):
     assert json.loads(named)["loss"] == from_run["loss"]
     other = evaluate(weights, "--data", folder, "--split", "valid", "--seed", "6", "--valid-fraction", "0.4")[1]
     assert json.loads(other)["loss"] != from_run["loss"]
+
+
+def test_weights_by_their_name_take_nothing_from_a_run_that_one_is_in(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(json.dumps({"options": {"valid_fraction": 0.4, "training": {"seed": 5}}}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vit.evaluate.load_data", lambda *_, **options: options)
+    options: Any = vit.evaluate.read_data(vit.evaluate.Options(Path("cifar10")), (32, 32))
+    assert (options["seed"], options["valid_fraction"]) == (0, 0.1)
+    Path("own.safetensors").write_bytes(b"")
+    options = vit.evaluate.read_data(vit.evaluate.Options(Path("own.safetensors")), (32, 32))
+    assert (options["seed"], options["valid_fraction"]) == (5, 0.4)
 
 
 def test_mistakes_of_the_user_are_one_line(evaluate, folder, tmp_path):

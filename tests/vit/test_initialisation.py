@@ -16,7 +16,7 @@ from common import TransformerConfig, UserError
 from common.training.cli import parse_options
 from tests.common.helpers import attentions
 from vit import PatchEmbedding, ViT, ViTConfig, patchify
-from vit.initialisation import mimetic, whiten
+from vit.initialisation import mimetic, pictures_to_whiten, whiten
 from vit.presets import BY_DATA, PRESETS
 from vit.train import Options, by_init, run
 
@@ -80,6 +80,15 @@ def test_a_constant_channel_gives_finite_weights() -> None:
     images[:, 1] = 0.7
     whiten(model, images)
     assert embedding(model).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("image_size", "patch_size", "pictures"),
+    [((32, 32), (4, 4), 2000), ((8, 8), (2, 2), 2000), ((224, 224), (16, 16), 41), ((384, 384), (32, 32), 86)],
+)
+def test_larger_pictures_whiten_from_fewer(image_size, patch_size, pictures) -> None:
+    """2,000 of CIFAR's pixels are 2,048,000; four patches a number: 4 x 3,072 x 1,024 pixels of 32 x 32 patches."""
+    assert pictures_to_whiten(ViTConfig(image_size=image_size, patch_size=patch_size)) == pictures
 
 
 def test_another_stem_is_refused() -> None:
