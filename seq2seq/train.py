@@ -89,6 +89,12 @@ class Options:
         if (self.init is None) != (self.size != "init"):
             missing = "needs weights to start from; add --init WEIGHTS" if self.init is None else "is that of --init"
             raise UserError(f"size={self.size} {missing}" + ("" if self.init is None else "; leave it out"))
+        if self.init is not None:
+            places = ((self, ("architecture", "tie", "padding_row")), (self.corpus, ("vocabulary", "joint")))
+            for place, names in places:
+                for name in names:
+                    if getattr(place, name) != getattr(type(place), name):  # the default
+                        raise UserError(f"{name}={getattr(place, name)} is decided by --init; leave it out")
 
 
 BY_DATA: dict[str, dict[str, Any]] = {

@@ -39,6 +39,12 @@ class Options:
     layer: int | None = None
     """With attention: of which layer each head is drawn, counted from 1; of the last where not given."""
 
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise UserError(f"top={self.top} must be at least 1")
+        if self.layer is not None and self.attention is None:
+            raise UserError(f"layer={self.layer} counts with attention only; add --attention FILE.png")
+
 
 def find_pictures(arguments: Sequence[str]) -> Iterator[Path]:
     """The files that the arguments name, in their order; a folder's by name, hidden ones left out."""
@@ -77,12 +83,8 @@ def print_bars(answers: Sequence[tuple[str, float]]) -> None:
 
 def run(options: Options) -> bool:
     """Answers for each picture; False where one could not be read."""
-    if options.top < 1:
-        raise UserError(f"top={options.top} must be at least 1")
     loaded = load_vit(options.weights)
     n_layers = loaded.model.config.n_layers
-    if options.layer is not None and options.attention is None:
-        raise UserError(f"layer={options.layer} counts with attention only; add --attention FILE.png")
     if options.layer is not None and not 1 <= options.layer <= n_layers:
         raise UserError(f"layer={options.layer} must lie between 1 and {n_layers}, as many as the model has")
     if options.attention is not None:

@@ -56,6 +56,9 @@ def test_mistakes_are_one_line(weights, pairs, tmp_path, capsys):
         ([*line, weights, "--d-ff", 7], "is another model, d_ff: saved 192, asked 7; leave that to the weights"),
         ([*line, weights, "--norm", "post"], "is another model, norm_first: saved True, asked False"),
         ([*line, weights, "--size", "tiny"], "size=tiny is that of --init; leave it out"),
+        ([*line, weights, "--tie", "none"], "tie=none is decided by --init; leave it out"),
+        ([*line, weights, "--architecture", "rnn"], "architecture=rnn is decided by --init; leave it out"),
+        ([*line, weights, "--vocabulary", 300], "vocabulary=300 is decided by --init; leave it out"),
         ([*line, tmp_path / "none"], "no weights file at"),
         ([*line[:-1], "--size", "init"], "size=init needs weights to start from; add --init WEIGHTS"),
     ):

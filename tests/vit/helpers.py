@@ -1,5 +1,6 @@
 """Folders of pictures that say where they came from."""
 
+import torch
 from PIL import Image
 
 NOWHERE = "/nonexistent"
@@ -17,3 +18,8 @@ def write_folder(folder, split_sizes):
 def colours(pictures):
     """The colour of each picture, which says where it came from."""
     return [tuple(colour) for colour in pictures.images[:, 0, 0, :2].tolist()]
+
+
+def some_pictures(n=5, height=31, width=37):
+    """Noise, (n, H, W, 3) uint8."""
+    return torch.randint(0, 256, (n, height, width, 3), dtype=torch.uint8)
