@@ -7,32 +7,33 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
 CODE = """
-import resource, sys, torch
+import resource, statistics, sys, torch
 from common.training.memory import keep_freed_memory
 if "keep" in sys.argv and not keep_freed_memory():
     sys.exit("no glibc")
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(3):
-    torch.ones(10 * 2**20)
-before = faults()
-for _ in range(5):
+def one_tensor():
+    before = faults()
     torch.ones(10 * 2**20)  # 40 MiB
-print(faults() - before)
+    return faults() - before
+print(statistics.median([one_tensor() for _ in range(13)]))
 """
 
 
-def faults(*arguments: str) -> int:
+def faults(*arguments: str) -> float:
+    """Pages that the system cleared for one of 13 equal tensors, the median: where something small is put right above
+    a tensor while it lives, the next finds too little room there and takes new pages once."""
     done = subprocess.run([sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, check=False)
     if "no glibc" in done.stderr:
         pytest.skip("another C library")
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return float(done.stdout)
 
 
 def test_memory_that_was_freed_is_used_again() -> None:
-    assert faults("keep") < 100
-    assert faults() > 5 * 20  # pages of 2 MiB at most
+    assert faults("keep") < 10
+    assert faults() >= 20  # pages of 2 MiB at most
 
 
 SHAPES = """
