@@ -23,7 +23,7 @@ from common.training.seeding import derive_seed, generator
 from vit.augment import AugmentConfig
 from vit.data import PictureData, load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
-from vit.initialisation import mimetic, whiten
+from vit.initialisation import initialise
 from vit.model import ViT
 from vit.report import predictions
 from vit.task import ImageClassification
@@ -87,11 +87,8 @@ def compared(initial: Initial, data: PictureData, options: Options, seed: int) -
                 say(said)
             if options.freeze:
                 freeze_backbone(model)
-        else:  # as a training does
-            mimetic(model)
-            if initial.config.stem == "linear":
-                transform = Transform(size, data.mean, data.std)
-                whiten(model, transform.normalise(data.train.pixels(torch.arange(len(data.train)))))
+        else:
+            initialise(model, data.train, Transform(size, data.mean, data.std), seed=seed)
         training = replace(options.training, seed=seed, layer_decay=options.training.layer_decay if start else 1.0)
         found.append(accuracy(model, data, training, options.augment, options.batch_size))
     return found[0], found[1]

@@ -2,13 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import tyro
 from torch import Tensor
 
@@ -17,12 +15,12 @@ from common.training.cli import data_folder, read_options, run_command
 from common.training.run import read_config, say
 from common.training.step import choose_device
 from vit.data import load_data
-from vit.metrics import Calibration, accuracy, calibration, classification_figures, log_probabilities
+from vit.metrics import Calibration, calibration, classification_figures, log_probabilities
 from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
+from vit.scoring import corrupted_accuracies, figures_with_flip, known_labels, predict_logits
 from vit.splits import PictureData, Pictures
-from vit.weights import LoadedViT, load_vit
+from vit.weights import load_vit
 
-TOGETHER = 256
 ON_THE_SHEET = 24
 
 
@@ -71,70 +69,6 @@ def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
         skip_bad=options.skip_bad,
         cache=options.cache,
     )
-
-
-def known_labels(labels: Tensor, classes: Sequence[str], known: Sequence[str]) -> Tensor:
-    """Labels (N,) that number ``classes`` as labels that number ``known``, matched by name.
-
-    Raises:
-        UserError: the weights do not know a class.
-    """
-    unknown = [name for name in classes if name not in known]
-    if unknown:
-        raise UserError(
-            f"the weights do not know the class '{unknown[0]}' ({len(unknown)} of {len(classes)} are unknown); "
-            f"they know {', '.join(known[:10])}{', ...' if len(known) > 10 else ''}: give data with these classes"
-        )
-    return torch.tensor([list(known).index(name) for name in classes])[labels]
-
-
-@torch.inference_mode()
-def predict_logits(
-    loaded: LoadedViT, pictures: Pictures, change: Callable[[Tensor, int], Tensor] = lambda images, first: images
-) -> Tensor:
-    """Logits (N, K) float32 on the CPU of all pictures, in batches on the model's device.
-
-    Args:
-        loaded: the model with its transform.
-        pictures: N of the model's size.
-        change: what is done to a batch (B, H, W, 3) uint8 first; it is told the number of its first picture.
-    """
-    device = next(loaded.model.parameters()).device
-    outputs = []
-    for index in torch.arange(len(pictures)).split(TOGETHER):
-        images = change(pictures.pixels(index), int(index[0]))
-        outputs.append(loaded.model(loaded.transform.normalise(images.to(device))).float().cpu())
-    return torch.cat(outputs)
-
-
-def corrupted_accuracies(loaded: LoadedViT, pictures: Pictures, labels: Tensor) -> dict[str, dict[str, float]]:
-    """Accuracy under each corruption at each severity."""
-    from vit.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-
-    figures: dict[str, dict[str, float]] = {}
-    for name in CORRUPTIONS:
-        figures[name] = {}
-        for severity in SEVERITIES:
-            logits = predict_logits(loaded, pictures, partial(corrupt, name, severity))
-            figures[name][str(severity)] = accuracy(logits, labels)
-    return figures
-
-
-def figures_with_flip(loaded: LoadedViT, pictures: Pictures, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Figures of the mean of the log-probabilities of each picture and of its mirror image (test-time augmentation).
-
-    Args:
-        loaded: the model with its transform.
-        pictures: N of the model's size.
-        logits: (N, K) of the pictures as they are.
-        labels: (N,).
-    """
-    mirrored = predict_logits(loaded, pictures, lambda images, first: images.flip(2))
-    both = (log_probabilities(logits) + log_probabilities(mirrored)) / 2
-    figures = classification_figures(both, labels, loaded.classes)
-    confidence, predicted = log_probabilities(both).exp().max(dim=1)
-    kept = {name: figures[name] for name in ("accuracy", "top_k_accuracy", "loss")}
-    return {**kept, "calibration_error": calibration(confidence, predicted == labels).error}
 
 
 def run(options: Options) -> None:

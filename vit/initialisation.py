@@ -9,11 +9,40 @@ import torch
 from torch import Tensor
 
 from common import GridPositions, LearnedPositions, UserError
+from common.training.seeding import generator
 from vit.model import ViT, ViTConfig
 from vit.patch_embedding import PatchEmbedding, patchify
+from vit.splits import Pictures
+from vit.weights import Transform
 
 # Of CIFAR 2,000 pictures tell what patches look like; larger pictures have more of them.
 PICTURES, PIXELS = 2000, 2000 * 32 * 32
+
+
+def initialise(
+    model: ViT,
+    pictures: Pictures,
+    transform: Transform,
+    *,
+    attention: bool = True,
+    patches: bool = True,
+    seed: int = 0,
+) -> None:
+    """What a training without weights to start from begins with: ``mimetic``, then ``whiten``.
+
+    Args:
+        model: changed in place.
+        pictures: of the training; the seed draws those whose patches are looked at.
+        transform: how they become the model's input.
+        attention: whether mimetic.
+        patches: whether whitened, where the stem is linear in a patch.
+        seed: of the pictures; mimetic draws from torch's generator.
+    """
+    if attention:
+        mimetic(model)
+    if patches and model.config.stem == "linear":
+        some = torch.randperm(len(pictures), generator=generator("whiten", seed))[: pictures_to_whiten(model.config)]
+        whiten(model, transform.normalise(pictures.pixels(some)))
 
 
 @torch.no_grad()

@@ -15,19 +15,19 @@ from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
 from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, read_config, say
-from common.training.seeding import derive_seed, generator
+from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
 from vit.data import load_data
 from vit.initial import Initial, freeze_backbone, read_initial, start_from
-from vit.initialisation import mimetic, pictures_to_whiten, whiten
+from vit.initialisation import initialise
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 from vit.presets import BY_DATA, PRESETS
 from vit.progressive import ProgressiveConfig
 from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
 from vit.splits import imbalance
 from vit.task import ImageClassification
-from vit.weights import load_vit
+from vit.weights import Transform, load_vit
 
 ON_THE_DEVICE = 2 * 10**9  # bytes of training pictures that are moved to a GPU, where batches are made faster
 
@@ -183,9 +183,10 @@ def run(options: Options) -> None:
     config = model_config(options, len(data.classes), initial)
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
-    at_random = options.init is None and not goes_on(out, options.resume)
-    if at_random and options.initialisation == "mimetic":
-        mimetic(model)
+    if options.init is None and not goes_on(out, options.resume):
+        transform = Transform(options.image_size, data.mean, data.std)
+        mimetic = options.initialisation == "mimetic"
+        initialise(model, data.train, transform, attention=mimetic, patches=options.whiten, seed=seed)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pictures")
     uneven = None if options.balanced else imbalance(data.train.labels, data.classes)
@@ -212,9 +213,6 @@ def run(options: Options) -> None:
     )
     if options.freeze:
         task.settings["freeze"] = True
-    if at_random and options.whiten and options.stem == "linear":
-        some = torch.randperm(len(data.train), generator=generator("whiten", seed))[: pictures_to_whiten(config)]
-        whiten(model, task.transform.normalise(data.train.pixels(some)))
     figures = train(model, task, options.training, out=out, resume=resume)
     if figures is None:
         return

@@ -4,6 +4,7 @@ Shapes: N 18 numbers of a patch (2 x 3 pixels in colour), D 41 or less; P patche
 """
 
 import shlex
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +17,11 @@ from common import TransformerConfig, UserError
 from common.training.cli import parse_options
 from tests.common.helpers import attentions
 from vit import PatchEmbedding, ViT, ViTConfig, patchify
-from vit.initialisation import mimetic, pictures_to_whiten, whiten
+from vit.initialisation import initialise, mimetic, pictures_to_whiten, whiten
 from vit.presets import BY_DATA, PRESETS
+from vit.splits import Pictures
 from vit.train import Options, by_init, run
+from vit.weights import Transform
 
 LAYERS = TransformerConfig(d_model=14, n_heads=2, d_ff=11, dropout=0.0, activation="gelu", norm_first=True)
 CONFIG = ViTConfig(5, (12, 20), (4, 4), n_layers=1, layers=LAYERS)
@@ -73,6 +76,25 @@ def test_a_narrow_model_takes_the_loudest_directions(d_model: int, changed: int)
     assert (variances.diff() < 0).all()  # epsilon weighs more in fainter directions
     wanted = 2 / (18 + d_model) * patchify(images, (2, 3)).flatten(0, 2).var(dim=0).sum()
     assert variances.mean().item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("attention", "patches"), [(True, False), (False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("stem", ["linear", "shifted"])
+def test_a_training_begins_mimetic_then_whitened(attention: bool, patches: bool, stem: str) -> None:
+    model = build(40, stem=stem)
+    expected = deepcopy(model)
+    store = torch.randint(256, (17, 6, 9, 3), dtype=torch.uint8)
+    torch.manual_seed(7)
+    transform = Transform((6, 9), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    initialise(model, Pictures(store, torch.arange(17)), transform, attention=attention, patches=patches)
+    torch.manual_seed(7)
+    if attention:
+        mimetic(expected)
+    if patches and stem == "linear":  # fewer pictures than it looks at, so all of them
+        pixels = (store.double() / 255 - torch.tensor([0.5, 0.4, 0.3])) / torch.tensor([0.2, 0.3, 0.4])
+        whiten(expected, pixels.permute(0, 3, 1, 2).float())
+    for (name, found), right in zip(model.state_dict().items(), expected.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_a_constant_channel_gives_finite_weights() -> None:
@@ -162,8 +184,8 @@ def test_mimetic_positions_are_what_the_sinusoids_add(pooling: str) -> None:
 )
 def test_what_a_training_starts_from(monkeypatch: pytest.MonkeyPatch, options: str, expected: list[str]) -> None:
     called: list[str] = []
-    monkeypatch.setattr("vit.train.mimetic", lambda model: called.append("mimetic"))
-    monkeypatch.setattr("vit.train.whiten", lambda model, images: called.append("whiten"))
+    monkeypatch.setattr("vit.initialisation.mimetic", lambda model: called.append("mimetic"))
+    monkeypatch.setattr("vit.initialisation.whiten", lambda model, images: called.append("whiten"))
     arguments = shlex.split(f"--data digits --dry-run {options}")
     run(parse_options(Options, PRESETS, BY_DATA, arguments, by_init=by_init))
     assert called == expected
