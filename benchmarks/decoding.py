@@ -26,9 +26,9 @@ from benchmarks.projection import translation_multiply_adds
 from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common.training.cli import data_folder
+from seq2seq.batches import pad
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import PADDING, START, vocabulary, write_ctranslate2
-from seq2seq.data import pad
 from seq2seq.decoding import best_ids, encode_texts, greedy
 from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
 from seq2seq.multi30k import read_multi30k
@@ -171,7 +171,7 @@ def real_lengths(name: str, options: Options, weights: Path) -> dict[str, Callab
             f"beam {BEAM}, {REAL}": partial(library.translate, pieces, BEAM, **limits),
         }
     if name == MARIAN:
-        peer, batches = marian(model), [pad(ids[first : first + BATCH])[0] for first in range(0, len(ids), BATCH)]
+        peer, batches = marian(model), [pad(ids[first : first + BATCH]) for first in range(0, len(ids), BATCH)]
 
         def run(beam: int) -> None:
             for batch in batches:

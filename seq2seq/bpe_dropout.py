@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from common import UserError
 from common.training.seeding import derive_seed
+from seq2seq.batches import Rows
 from seq2seq.tokenizer import Tokenizer
 
 CUTS = 16
@@ -63,11 +63,11 @@ class RandomPieces:
         self.first = (self.length.cumsum() - self.length.ravel()).reshape(-1, CUTS)
         self.ids = np.array([i for row in rows for i in row], dtype=np.int64)
 
-    def __call__(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Ids of all sentences one after the other, int64, and how many each has (N,)."""
+    def __call__(self, epoch: int) -> Rows:
+        """The ids of all sentences."""
         which = np.random.default_rng(derive_seed("pieces", self.seed, epoch)).integers(CUTS, size=len(self.words))
         length, first = self.length[self.words, which], self.first[self.words, which]  # (W,)
         within = np.arange(length.sum()) - np.repeat(length.cumsum() - length, length)
         sentence = np.repeat(np.arange(len(self.n_words)), self.n_words)
         sizes = np.bincount(sentence, weights=length, minlength=len(self.n_words)).astype(np.int64)
-        return torch.from_numpy(self.ids[np.repeat(first, length) + within]), torch.from_numpy(sizes)
+        return Rows(torch.from_numpy(self.ids[np.repeat(first, length) + within]), torch.from_numpy(sizes))

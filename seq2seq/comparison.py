@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from common import UserError
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -28,11 +30,16 @@ def paired_bootstrap(
         By metric, bleu and chrf (cased, sacreBLEU's defaults): ``score``, ``mean`` over the resamples and ``ci``, half
         the width of the interval that holds 95 % of them, of the system; the same of the one it is compared with under
         ``against``; the probability ``p`` that a difference as great is chance; and the signature.
+
+    Raises:
+        ValueError: there is one pair only.
     """
     from sacrebleu.metrics import BLEU, CHRF
     from sacrebleu.significance import PairedTest
 
     assert len(hypotheses) == len(against) == len(references)
+    if len(references) < 2:
+        raise UserError("one pair has no other to be drawn in its place; give more pairs, or leave --against out")
     with _seed(SEED):
         # The first system is the one that the others are compared with.
         test = PairedTest(
@@ -47,8 +54,8 @@ def paired_bootstrap(
     for key, metric in (("bleu", "BLEU"), ("chrf", "chrF2")):
         results: list[Any] = scores[metric]
         one, other = ({"score": r.score, "mean": float(r.mean), "ci": float(r.ci)} for r in reversed(results))
-        # sacreBLEU finds one system against itself significant, for no resample differs more than not at all.
-        p_value = 1.0 if list(hypotheses) == list(against) else results[1].p_value
+        # sacreBLEU finds equal systems significantly different, for no resample differs more than not at all.
+        p_value = 1.0 if one["score"] == other["score"] else results[1].p_value
         figures[key] = {**one, "against": other, "p": p_value, "signature": str(signatures[metric])}
     return figures
 

@@ -79,7 +79,7 @@ def write_ctranslate2(
     settings.layer_norm_epsilon = layers.norm_eps
     settings.decoder_start_token = settings.bos_token = START
     settings.eos_token = END
-    settings.unk_token = UNKNOWN if _has_unknown(source) else PADDING  # must be a name in the vocabulary
+    settings.unk_token = UNKNOWN if source.unknown_id is not None else PADDING  # must be a name in the vocabulary
     spec.register_source_vocabulary(vocabulary(source))
     spec.register_target_vocabulary(vocabulary(target))
     spec.validate()
@@ -109,7 +109,8 @@ In this folder, with Python:
     source = Tokenizer.from_file("source_tokenizer.json")
     target = Tokenizer.from_file("target_tokenizer.json")
 
-    texts = ["ich mochte ein bier"]
+    lines = ["ich mochte ein bier"]
+    texts = [line.strip() for line in lines if line.strip()]  # a blank line has no translation
     tokens = [one.tokens for one in source.encode_batch(texts, add_special_tokens=False)]
     results = translator.translate_batch(
         tokens,
@@ -127,11 +128,6 @@ compute_type of Translator chooses the type to compute in.
 The score of a hypothesis is divided by its length ** length_penalty, 1 if not given. The program that wrote this folder
 has another rule, --alpha: with length_penalty=0 here and --alpha 0 there both write the same translations.
 """
-
-
-def _has_unknown(tokenizer: Tokenizer) -> bool:
-    unknown = getattr(tokenizer.library.model, "unk_token", None)
-    return unknown == UNKNOWN and tokenizer.library.token_to_id(UNKNOWN) is not None
 
 
 def _variables(model: Seq2Seq, longest: int) -> Iterator[tuple[str, Tensor]]:

@@ -1,21 +1,18 @@
-"""Sentence pairs: data sets by name, and their ids as padded matrices, batched by length.
+"""Sentence pairs: data sets by name, and a person's own files."""
 
-Shapes: N pairs, S source length, T target length, both with padding.
-"""
-
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from common import UserError
 from common.training.seeding import generator
 from seq2seq.multi30k import read_multi30k
 from seq2seq.text_files import Pair, read_pairs
-from seq2seq.tokenizer import PAD_ID, Tokenizer
+from seq2seq.tokenizer import Tokenizer
 from seq2seq.toy import toy_split
 
 EXAMPLE: Pair = ("ich mochte ein bier", "i want a beer")
@@ -59,6 +56,16 @@ class PairData:
     dropped: int = 0
     """Pairs left out because a side was blank."""
 
+    @cached_property
+    def content(self) -> str:
+        """SHA-256 of all pairs in their splits and order."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.valid, self.test):
+            for pair in split:
+                digest.update("\t".join(pair).encode(errors="surrogatepass") + b"\n")
+            digest.update(b"\n")
+        return digest.hexdigest()
+
 
 def _toy(data_dir: Path, options: CorpusOptions) -> PairData:
     splits = toy_split()
@@ -82,15 +89,22 @@ def _multi30k(data_dir: Path, options: CorpusOptions) -> PairData:
 
 # Every reader takes (data_dir, options).
 DATASETS: dict[str, Callable[[Path, CorpusOptions], PairData]] = {"toy": _toy, "seed": _seed, "multi30k": _multi30k}
+CHOICES = {"multi30k": ("source", "target", "vocabulary", "joint")}
+"""The options that a data set leaves open."""
 
 
 def load_data(data: Sequence[str], data_dir: Path, options: CorpusOptions) -> PairData:
     """A data set by its name, or a person's own files (see ``text_files``).
 
     Raises:
-        ValueError: neither a known name nor readable files, or no pairs in them.
+        ValueError: neither a known name nor readable files, or no pairs in them; or an option that the data set of
+            that name does not leave open.
     """
     if len(data) == 1 and data[0] in DATASETS:
+        for field in fields(options):
+            if field.name not in CHOICES.get(data[0], ()) and getattr(options, field.name) != field.default:
+                value = getattr(options, field.name)
+                raise UserError(f"{field.name}={value} is for files, data {data[0]} has its own; leave it out")
         return DATASETS[data[0]](data_dir, options)
     files = [Path(name) for name in data]
     if len(files) == 1 and not files[0].exists():
@@ -100,17 +114,51 @@ def load_data(data: Sequence[str], data_dir: Path, options: CorpusOptions) -> Pa
     for name, pairs in (("--data", train), ("--valid", given[0]), ("--test", given[1])):
         if pairs == []:
             raise UserError(f"there is no pair in the files of {name}; both sides of a pair need words")
-    count = min(HELD_OUT, len(train) // 20)
+    different = list(dict.fromkeys(train))  # what is held out is held out wherever it stands
+    count = min(HELD_OUT, len(different) // 20)
     if not count and None in given:
-        raise UserError(f"{len(train)} pairs are too few to hold some out; give 20 or more, or --valid and --test")
-    mixed = torch.randperm(len(train), generator=generator("held out")).tolist()
+        few = f"{len(different)} different pairs" if len(different) < len(train) else f"{len(train)} pairs"
+        raise UserError(f"{few} are too few to hold some out; give 20 or more, or --valid and --test")
+    mixed = torch.randperm(len(different), generator=generator("held out")).tolist()
+    held_out: set[Pair] = set()
     for i, pairs in enumerate(given):
         if pairs is None:
-            given[i] = [train[row] for row in mixed[:count]]
+            given[i] = chosen = [different[row] for row in mixed[:count]]
+            held_out.update(chosen)
             mixed = mixed[count:]
-    kept = [train[row] for row in sorted(mixed)]
+    kept = [pair for pair in train if pair not in held_out]
     valid, test = (pairs or [] for pairs in given)
     return _with_byte_pairs(files[0].stem, (kept, valid, test), options, dropped)
+
+
+def named_data(name: str, data_dir: Path, languages: tuple[str, str]) -> PairData:
+    """A data set for a translator of these languages. Raises ValueError where it has others."""
+    data = DATASETS[name](data_dir, CorpusOptions())
+    if data.languages != languages:
+        theirs, ours = (" to ".join(pair) for pair in (data.languages, languages))
+        raise UserError(f"data {name} translates {theirs}, the weights {ours}; give other data or weights")
+    return data
+
+
+def without_long(data: PairData, longest: int) -> tuple[PairData, int]:
+    """The data without training and validation pairs that have more than ``longest`` tokens on a side, and how many
+    these are: one of them would take the memory of thousands of usual ones.
+
+    Raises:
+        ValueError: nothing is left of a split.
+    """
+    kept = {}
+    for name in ("train", "valid"):
+        pairs: Sequence[Pair] = getattr(data, name)
+        # A token is a byte at least, but for the space before a text: few are so long that they must be counted.
+        rows = [i for i, pair in enumerate(pairs) if max(len(text.encode()) for text in pair) >= longest]
+        source = data.source_tokenizer.encode([pairs[i][0] for i in rows])
+        target = data.target_tokenizer.encode([pairs[i][1] for i in rows])
+        long = {i for i, *ids in zip(rows, source, target, strict=True) if max(map(len, ids)) > longest}
+        kept[name] = [pair for i, pair in enumerate(pairs) if i not in long] if long else pairs
+        if not kept[name]:
+            raise UserError(f"longest={longest} leaves no pair to train on, or none to validate on; raise it")
+    return replace(data, **kept), sum(len(getattr(data, name)) - len(some) for name, some in kept.items())
 
 
 def _with_byte_pairs(
@@ -133,78 +181,3 @@ def _with_byte_pairs(
         languages=(options.source, options.target),
         dropped=dropped,
     )
-
-
-@dataclass(frozen=True)
-class EncodedPairs:
-    """Ids of all pairs of a split: source (N, S) and target (N, T + 2), which is S w1 ... wn E, padded at the end."""
-
-    source: Tensor
-    target: Tensor
-    source_lengths: Tensor
-    target_lengths: Tensor
-    source_padding: int = 0
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Source and target ids of some rows, no wider than the longest of them."""
-        width = int(self.source_lengths[rows].max()) + self.source_padding if len(rows) else 1
-        height = int(self.target_lengths[rows].max()) if len(rows) else 2
-        return self.source[rows, :width], self.target[rows, :height]
-
-
-def encode_pairs(pairs: Sequence[Pair], data: PairData) -> EncodedPairs:
-    """The ids of sentence pairs."""
-    source = data.source_tokenizer.encode([source for source, _ in pairs])
-    target = data.target_tokenizer.encode([target for _, target in pairs])
-    return encoded_pairs(flat(source), flat(target), data)
-
-
-def flat(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """The ids of all rows one after the other, int64, and how many each has (N,)."""
-    return torch.tensor([*chain(*rows)], dtype=torch.int64), torch.tensor([len(row) for row in rows], dtype=torch.int64)
-
-
-def encoded_pairs(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], data: PairData) -> EncodedPairs:
-    """Pairs from both sides' ids: those of all sentences one after the other, and how many each has (N,)."""
-    tokenizer = data.target_tokenizer
-    assert tokenizer.start_id is not None
-    assert tokenizer.end_id is not None
-    lengths = target[1]
-    words = fill(target[0], target[1], width=int(lengths.max()) + 1 if len(lengths) else 1)
-    words.scatter_(1, lengths.unsqueeze(1), tokenizer.end_id)
-    framed = torch.cat((torch.full((len(words), 1), tokenizer.start_id), words), dim=1)
-    width = int(source[1].max()) + data.source_padding if len(source[1]) else 0
-    return EncodedPairs(fill(source[0], source[1], width), framed, source[1], lengths + 2, data.source_padding)
-
-
-def fill(ids: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """Ids of all rows one after the other -> (N, width) int64, each row filled up with padding."""
-    matrix = torch.full((len(lengths), width), PAD_ID)
-    matrix[torch.arange(width) < lengths.unsqueeze(1)] = ids
-    return matrix
-
-
-def pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of ids -> (N, longest) int64 filled up with padding, and the lengths (N,)."""
-    ids, lengths = flat(rows)
-    return fill(ids, lengths, int(lengths.max()) if rows else 0), lengths
-
-
-def plan_batches(pairs: EncodedPairs, max_tokens: int) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Cuts pairs, sorted by their longer side, into batches of at most ``max_tokens`` positions on that side.
-
-    Returns:
-        The longer side of each pair (N,), by which they are to be sorted, and first and last + 1 of each batch in the
-        sorted order. Pairs that are equally long may change places, and the cuts stay right.
-    """
-    longer = torch.maximum(pairs.source_lengths, pairs.target_lengths)
-    ordered = longer.sort().values.tolist()
-    cuts, first = [], 0
-    for i, length in enumerate(ordered):
-        if i > first and (i - first + 1) * length > max_tokens:
-            cuts.append((first, i))
-            first = i
-    return longer, [*cuts, (first, len(ordered))]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from common import UserError
+from seq2seq.batches import pad
 from seq2seq.beam import beam_search
 from seq2seq.constraints import forbid
-from seq2seq.data import pad
 from seq2seq.lexicon import Lexicon
 from seq2seq.ranking import likeliest
 from seq2seq.sampling import sample
@@ -145,6 +145,6 @@ def _by_length(
     together = min(SENTENCES, max(HYPOTHESES // beam, 1))
     for first in range(0, len(order), together):
         some = order[first : first + together]
-        for i, result in zip(some, decode(pad([ids[i] for i in some])[0].to(device)), strict=True):
+        for i, result in zip(some, decode(pad([ids[i] for i in some]).to(device)), strict=True):
             found[i] = result
     return found

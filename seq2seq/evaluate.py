@@ -1,6 +1,5 @@
 """``python -m seq2seq.evaluate WEIGHTS --data multi30k --split SPLIT``: how good a translator is on unseen pairs."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,11 +11,11 @@ import tyro
 
 from common import UserError
 from common.training.checkpoint import check_place, write_atomically
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, print_json, read_options, run_command
 from common.training.run import say
 from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
-from seq2seq.data import DATASETS, CorpusOptions, Pair
+from seq2seq.data import DATASETS, Pair, named_data
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
 from seq2seq.lexicon import load_lexicon
 from seq2seq.multi30k import read_multi30k
@@ -67,7 +66,7 @@ def pairs_to_translate(options: Options, languages: tuple[str, str]) -> tuple[li
         pairs = read_multi30k(options.data_dir, options.split, *languages)
         return pairs, read_lines(published) if published.exists() else None
     if len(options.data) == 1 and options.data[0] in DATASETS:
-        data = DATASETS[options.data[0]](options.data_dir, CorpusOptions())
+        data = named_data(options.data[0], options.data_dir, languages)
         splits = {"valid": data.valid, "test": data.test}
         if options.split not in splits:
             raise UserError(f"unknown split {options.split!r}; choose valid or test")
@@ -109,8 +108,16 @@ def run(options: Options) -> None:
     """Evaluates as the options say."""
     if options.split is None and len(options.data) == 1 and options.data[0] in DATASETS:
         options = replace(options, split=USUAL_SPLIT.get(options.data[0], "test"))
+    if options.search.n_best > 1:
+        raise UserError(f"n_best={options.search.n_best} must be 1: only the best translation is compared")
     if options.hypotheses is not None:
-        check_place(options.hypotheses)
+        read = [
+            options.weights,
+            *(Path(name) for name in options.data if name not in DATASETS),
+            options.against,
+            options.shortlist,
+        ]
+        check_place(options.hypotheses, [path for path in read if path is not None])
     device = choose_device(options.device)
     translator = load_seq2seq(options.weights)
     pairs, reference_tokens = pairs_to_translate(options, translator.languages)
@@ -150,7 +157,7 @@ def run(options: Options) -> None:
     if options.hypotheses is not None:
         write_atomically(options.hypotheses, "".join(f"{text}\n" for text in hypotheses).encode())
     _print_table(figures)
-    print(json.dumps(figures, ensure_ascii=False))
+    print_json(figures)
 
 
 def _print_table(figures: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from common.training.export import new_folder
 from common.training.run import say
 from seq2seq import ctranslate2_export, onnx_export
 from seq2seq.model import Seq2Seq
+from seq2seq.search import LONGEST
 from seq2seq.weights import Translator, load_seq2seq
 
 README = "README.txt"
@@ -46,6 +47,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.longest < 1:
             raise UserError(f"longest={self.longest} must be at least 1")
+        if self.longest > LONGEST:
+            raise UserError(f"longest={self.longest} must be at most {LONGEST:,}")
         if self.to == "onnx" and self.quantization != "float32":
             raise UserError(f"quantization={self.quantization} is for --to ctranslate2; ONNX graphs are float32")
 

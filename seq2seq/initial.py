@@ -6,7 +6,7 @@ from typing import Any
 
 from common import UserError
 from common.training.checkpoint import first_difference, load_state
-from common.training.run import STATE
+from common.training.run import STATE, say
 from seq2seq.architectures import ModelConfig
 from seq2seq.data import PairData
 from seq2seq.model import Seq2SeqConfig
@@ -34,12 +34,27 @@ def with_tokenizers(data: PairData, initial: Translator, name: str) -> PairData:
     """The data in the vocabularies of the weights.
 
     Raises:
-        ValueError: the weights translate other languages.
+        ValueError: the weights translate other languages, or know less than half of the words.
     """
     if data.languages != initial.languages:
         ours, theirs = (" to ".join(languages) for languages in (data.languages, initial.languages))
         raise UserError(f"init={name} translates {theirs}, the data are {ours}; give them by --source and --target")
-    return replace(data, source_tokenizer=initial.source, target_tokenizer=initial.target)
+    data = replace(data, source_tokenizer=initial.source, target_tokenizer=initial.target)
+    if share := _unknown_share(data):
+        if share > 0.5:
+            raise UserError(f"init={name} does not know {share:.0%} of the words of the data; train without it")
+        say(f"{share:.1%} of the words are not known to {name}")
+    return data
+
+
+def _unknown_share(data: PairData) -> float:
+    """Which share of the training pairs' tokens the vocabularies have no word for."""
+    unknown = total = 0
+    for side, tokenizer in enumerate((data.source_tokenizer, data.target_tokenizer)):
+        if tokenizer.unknown_id is not None:
+            for ids in tokenizer.encode([pair[side] for pair in data.train]):
+                unknown, total = unknown + ids.count(tokenizer.unknown_id), total + len(ids)
+    return unknown / max(total, 1)
 
 
 def config_for(initial: Translator, name: str, asked: dict[str, Any]) -> ModelConfig:

@@ -88,6 +88,8 @@ def save_lexicon(path: Path, lexicon: Lexicon, source: Tokenizer, target: Tokeni
 
 def load_lexicon(path: Path, source: Tokenizer, target: Tokenizer) -> Lexicon:
     """Reads a lexicon. Raises ValueError where the file is none, or its ids are those of other tokenizers."""
+    if not path.is_file():
+        raise UserError(f"no lexicon at {path}; make one with seq2seq.shortlist")
     tensors, description = read_weights(path, KIND)
     if description["tokenizers"] != _fingerprint(source, target):
         raise UserError(f"{path} was made for weights with other vocabularies; make one with seq2seq.shortlist")

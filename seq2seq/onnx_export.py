@@ -197,7 +197,8 @@ In this folder, with Python, the likeliest token at each step:
     source = Tokenizer.from_file("source_tokenizer.json")
     target = Tokenizer.from_file("target_tokenizer.json")
 
-    texts = ["ich mochte ein bier"]
+    lines = ["ich mochte ein bier"]
+    texts = [line.strip() for line in lines if line.strip()]  # a blank line has no translation
     rows = [[i + 1 for i in one.ids] for one in source.encode_batch(texts, add_special_tokens=False)]
     ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
     for padded, row in zip(ids, rows):

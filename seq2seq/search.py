@@ -10,6 +10,9 @@ from torch import Tensor
 from common import UserError
 from seq2seq.tokenizer import PAD_ID
 
+LONGEST = 100_000
+"""The most tokens of a translation, for there must be room for all of them."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -54,10 +57,12 @@ class Search:
             raise UserError(f"n_best={self.n_best} must lie between 1 and beam={self.beam}")
         if not 0.0 <= self.alpha < float("inf"):
             raise UserError(f"alpha={self.alpha} must be 0 or more")
-        if self.min_length < 0:
-            raise UserError(f"min_length={self.min_length} must be 0 or more")
+        if not 0 <= self.min_length < LONGEST:
+            raise UserError(f"min_length={self.min_length} must be 0 or more, and below {LONGEST:,}")
         if not 0.0 <= self.max_length_factor < float("inf"):
             raise UserError(f"max_length_factor={self.max_length_factor} must be 0 or more")
+        if self.max_length is not None and self.max_length > LONGEST:
+            raise UserError(f"max_length={self.max_length} must be at most {LONGEST:,}")
         if self.max_length is not None and self.max_length < max(self.min_length, 1):
             raise UserError(f"max_length={self.max_length} must be at least 1 and min_length={self.min_length}")
         if self.no_repeat_ngram < 0:
@@ -105,4 +110,4 @@ def length_limits(
     lengths = (source != PAD_ID).sum(dim=1)
     if max_length is not None:
         return torch.full_like(lengths, max_length)
-    return (max_length_factor * lengths).long().clamp(min=min_length) + 10
+    return (max_length_factor * lengths).clamp(min=min_length, max=LONGEST).long() + 10

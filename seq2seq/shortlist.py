@@ -13,9 +13,10 @@ import tyro
 from torch import Tensor
 
 from common import UserError
+from common.training.checkpoint import check_place
 from common.training.cli import data_folder, read_options, run_command
 from common.training.run import say
-from seq2seq.data import DATASETS, CorpusOptions, Pair
+from seq2seq.data import DATASETS, Pair, named_data
 from seq2seq.decoding import encode_texts
 from seq2seq.lexicon import Lexicon, save_lexicon
 from seq2seq.multi30k import read_multi30k
@@ -125,7 +126,7 @@ def training_pairs(options: Options, languages: tuple[str, str]) -> list[Pair]:
     if options.data == ("multi30k",):
         pairs = read_multi30k(options.data_dir, "train", *languages)
     elif len(options.data) == 1 and options.data[0] in DATASETS:
-        pairs = list(DATASETS[options.data[0]](options.data_dir, CorpusOptions()).train)
+        pairs = list(named_data(options.data[0], options.data_dir, languages).train)
     else:
         pairs = read_pairs([Path(name) for name in options.data])[0]
     if not pairs:
@@ -135,12 +136,14 @@ def training_pairs(options: Options, languages: tuple[str, str]) -> list[Pair]:
 
 def run(options: Options) -> None:
     """Learns and writes a lexicon as the options say."""
+    check_place(options.out, [options.weights, *(Path(name) for name in options.data if name not in DATASETS)])
     translator = load_seq2seq(options.weights)
     pairs = training_pairs(options, translator.languages)
     tokenizers = translator.source, translator.target
     sources, targets = (encode_texts([pair[i] for pair in pairs], tokenizers[i]) for i in (0, 1))
     joint = tokenizers[0].to_json() == tokenizers[1].to_json()
-    sizes = len(tokenizers[0]), options.candidates, options.frequent
+    most = len(tokenizers[1])
+    sizes = len(tokenizers[0]), min(options.candidates, most), min(options.frequent, most)
     lexicon = learn_lexicon(sources, targets, *sizes, joint=joint)
     save_lexicon(options.out, lexicon, *tokenizers)
     say(

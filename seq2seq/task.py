@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from common.training import distributed
 from common.training.seeding import derive_seed, generator
 from seq2seq.architectures import ModelConfig
+from seq2seq.batches import EncodedPairs, encode_pairs, encoded_pairs, plan_batches
 from seq2seq.bpe_dropout import RandomPieces
-from seq2seq.data import EncodedPairs, Pair, PairData, encode_pairs, encoded_pairs, plan_batches
+from seq2seq.data import Pair, PairData
 from seq2seq.decoding import translate
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel, for_inference
@@ -55,6 +56,7 @@ class Translation:
         }
         self.settings: dict[str, Any] = {
             "data": data.name,
+            "content": data.content,
             "pairs": len(self.pairs),
             "batch_tokens": batch_tokens,
             "label_smoothing": label_smoothing,
@@ -113,7 +115,7 @@ class Translation:
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64)
         mine = torch.arange(len(pairs))[distributed.rank() :: distributed.world_size()]
-        for rows in mine[pairs.target_lengths[mine].sort().indices].split(EVALUATION_BATCH):
+        for rows in mine[pairs.target.lengths[mine].sort().indices].split(EVALUATION_BATCH):
             source, target = (ids.to(device) for ids in pairs.batch(rows))
             loss, count = model(source, target[:, :-1], target[:, 1:])
             sums += torch.tensor((loss.item(), count.item()), dtype=torch.float64)

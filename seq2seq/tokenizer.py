@@ -10,6 +10,8 @@ from common import UserError
 
 PAD_ID = 0
 UNKNOWN = "<unk>"
+MOST = 1_000_000
+"""Ids of byte pairs: the library takes room for all that are asked for."""
 _VISIBLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _BYTE_OF = {chr(byte): byte for byte in _VISIBLE} | {
     chr(0x100 + n): byte for n, byte in enumerate(sorted({*range(0x100)} - {*_VISIBLE}))
@@ -54,10 +56,12 @@ class Tokenizer:
             size: the largest number of ids, padding, start and end included.
 
         Raises:
-            ValueError: size has no room for the 256 bytes and the three symbols.
+            ValueError: size has no room for the 256 bytes and the three symbols, or is above ``MOST``.
         """
         if size < 256 + 3:
             raise UserError(f"a vocabulary of {size} is too small; 256 bytes and three symbols need 259")
+        if size > MOST:
+            raise UserError(f"a vocabulary of {size} is too large; give at most {MOST:,}")
         library = Library(BPE())
         library.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])  # pyright: ignore[reportAttributeAccessIssue]
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
@@ -67,6 +71,12 @@ class Tokenizer:
         )
         library.train_from_iterator(texts, trainer)
         return cls(library)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of words that are in no vocabulary; None where there are no such words, or they are refused."""
+        found = self.library.token_to_id(getattr(self.library.model, "unk_token", None) or "")
+        return None if found is None else found + 1
 
     def __len__(self) -> int:
         return 1 + self._words + 2 * self.symbols

@@ -12,12 +12,12 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
-from common.training.run import METRICS, WEIGHTS, goes_on, open_run, say
+from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from seq2seq.architectures import architecture_of, build_model, model_config
 from seq2seq.attention_picture import draw_attention
-from seq2seq.data import CorpusOptions, load_data
+from seq2seq.data import CorpusOptions, load_data, without_long
 from seq2seq.initial import by_init, config_for, read_initial, with_tokenizers
 from seq2seq.task import Translation, translation_figures
 from seq2seq.weights import load_seq2seq
@@ -66,7 +66,9 @@ class Options:
     batch_tokens: int = 2048
     """Positions in a step on the longer side, padding included, over all processes."""
     label_smoothing: float = 0.1
-    """Share of the target that is spread over all words; never over padding."""
+    """Share of the target that is spread over all words; positions of padding cost nothing."""
+    longest: int = 512
+    """Leave out training and validation pairs with more tokens on a side: one takes the memory of thousands."""
     bpe_dropout: float = 0.0
     """Pass over each merge of byte pairs with this probability, so that words come in other pieces in each epoch."""
     r_drop: float = 0.0
@@ -82,6 +84,8 @@ class Options:
             raise UserError(f"batch_tokens={self.batch_tokens} must be at least 1")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise UserError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        if self.longest < 1:
+            raise UserError(f"longest={self.longest} must be at least 1")
         if not 0.0 <= self.bpe_dropout < 1.0:
             raise UserError(f"bpe_dropout={self.bpe_dropout} must lie in [0, 1)")
         if not 0.0 <= self.r_drop < float("inf"):
@@ -136,7 +140,7 @@ def layer_options(options: Options) -> dict[str, Any]:
 
 def run(options: Options) -> None:
     """Trains as the options say and keeps the run folder."""
-    out = options.out or Path("runs") / Path(options.data[0]).stem
+    out = run_folder(options.out, options.data[0])
     if options.resume and (out / METRICS).exists():
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return
@@ -164,8 +168,14 @@ def run(options: Options) -> None:
         model = build_model(architecture, config)
         model.load_state_dict(initial.model.state_dict())
     parameters = sum(p.numel() for p in model.parameters())
-    dropped = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
-    say(f"{data.name}: {len(data.train)} training, {len(data.valid)} validation, {len(data.test)} test pairs{dropped}")
+    data, long = without_long(data, options.longest)
+    sizes = {name: len(getattr(data, name)) for name in ("train", "valid", "test")}
+    if distributed.is_main() and not (options.training.dry_run or resume):
+        about = {"name": data.name, "content": data.content, "pairs": sizes, "blank": data.dropped, "long": long}
+        write_json(out / CONFIG, {"options": saved_options, "data": about})
+    left_out = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
+    left_out += f"; {long} left out because a side has more than {options.longest} tokens (--longest)" if long else ""
+    say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pairs{left_out}")
     say(
         f"{architecture} {options.init or options.size}: {parameters:,} parameters, "
         f"{len(data.source_tokenizer)} source and {len(data.target_tokenizer)} target entries"
@@ -186,7 +196,7 @@ def run(options: Options) -> None:
         return
     best, source, target, _ = load_seq2seq(out / WEIGHTS)
     best.to(device)
-    figures = {"data": data.name, **figures}
+    figures = {"data": data.name, "content": data.content, **figures}
     if options.final_test:
         hypotheses = task.translate(best, data.test)
         tested = translation_figures(hypotheses, [reference for _, reference in data.test])

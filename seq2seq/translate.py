@@ -103,7 +103,7 @@ def run(options: Options) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     if options.attention is not None:
-        check_place(options.attention)
+        check_place(options.attention, [options.weights, Path(options.file)])
     device = choose_device(options.device)
     model, source, target, _ = load_seq2seq(options.weights)
     model = for_inference(model.to(device), options.precision)

@@ -1,6 +1,5 @@
 """``python -m vit.evaluate WEIGHTS --data DATA``: how good a classifier is on pictures with known classes."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ import tyro
 from torch import Tensor
 
 from common import UserError, packed
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, print_json, read_options, run_command
 from common.training.run import read_config, say
 from common.training.step import choose_device
 from vit.data import load_data
@@ -111,7 +110,7 @@ def run(options: Options) -> None:
     if options.out is not None:
         draw(options.out, pictures, labels, chances, calibrated, loaded.classes)
     _print_tables(figures)
-    print(json.dumps(figures, ensure_ascii=False))
+    print_json(figures)
 
 
 def draw(

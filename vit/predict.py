@@ -1,6 +1,5 @@
 """``python -m vit.predict WEIGHTS PICTURE...``: what is in these pictures?"""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ import tyro
 
 from common import UserError, packed
 from common.training.checkpoint import check_place
-from common.training.cli import read_options, run_command
+from common.training.cli import print_json, read_options, run_command
 from vit.metrics import log_probabilities
 from vit.pictures import EXTENSIONS
 from vit.weights import LoadedViT, load_vit
@@ -88,7 +87,7 @@ def run(options: Options) -> bool:
     if options.layer is not None and not 1 <= options.layer <= n_layers:
         raise UserError(f"layer={options.layer} must lie between 1 and {n_layers}, as many as the model has")
     if options.attention is not None:
-        check_place(options.attention)
+        check_place(options.attention, [options.weights, *(Path(name) for name in options.pictures if name != "-")])
     fast = replace(loaded, model=packed(loaded.model))
     paths = find_pictures(options.pictures)
     good, drawn, seen = True, options.attention is None, 0
@@ -113,7 +112,7 @@ def run(options: Options) -> bool:
             seen += 1
             if options.json:
                 top = [{"class": name, "probability": p} for name, p in answers]
-                print(json.dumps({"path": str(path), "top": top}, ensure_ascii=False))
+                print_json({"path": str(path), "top": top})
             else:
                 print(path)
                 print_bars(answers)

@@ -1,7 +1,6 @@
 """``python -m vit.train``: trains a Vision Transformer on pictures, and tests it once at the end."""
 
 import json
-import os
 import platform
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
-from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, read_config, say
+from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, read_config, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
@@ -152,7 +151,7 @@ def model_config(options: Options, n_classes: int, initial: Initial | None = Non
 
 def run(options: Options) -> None:
     """Trains as the options say and keeps the run folder."""
-    out = options.out or Path("runs") / os.path.basename(os.path.abspath(options.data))
+    out = run_folder(options.out, options.data)
     if options.resume and (out / METRICS).exists():
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return

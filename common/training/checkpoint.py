@@ -4,7 +4,7 @@ never executes code."""
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -29,7 +29,15 @@ PART = ".*.part"
 
 @contextmanager
 def _beside(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into, which takes the name when all is on the disk: the name always holds a whole file."""
+    """A file to write into, which takes the name when all is on the disk: the name always holds a whole file.
+
+    A link stays, and what it leads to is replaced; a pipe or a device is written into.
+    """
+    path = Path(os.path.realpath(path))
+    if _is_special(path):
+        with open(path, "wb") as file:
+            yield file
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as file:
@@ -54,14 +62,29 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def check_place(path: Path) -> None:
-    """Raises ValueError where no file can be written at path: to be asked before the work that it shall hold."""
+def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Raises ValueError where no file can be written at path, or where one of the inputs lies (or may lie, if that is a
+    folder): to be asked before the work that it shall hold."""
+    asked, path = path, Path(os.path.realpath(path))
+    if path.exists() and any(path.is_relative_to(os.path.realpath(one)) for one in inputs):
+        raise UserError(f"cannot write {asked}, for it is read too; choose another place")
+    if _is_special(path):
+        if not os.access(path, os.W_OK):
+            raise UserError(f"cannot write {asked}, for it may not be written to; choose another place")
+        return
     folder = path.parent
     if not folder.is_dir():
-        raise UserError(f"cannot write {path}, for there is no folder {folder}; make it, or choose another place")
+        raise UserError(
+            f"cannot write {asked}, for there is no folder {asked.parent}; make it, or choose another place"
+        )
     if path.is_dir() or not os.access(folder, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"{folder} may not be written to"
-        raise UserError(f"cannot write {path}, for {reason}; choose another place")
+        raise UserError(f"cannot write {asked}, for {reason}; choose another place")
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe or a device."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -1,9 +1,11 @@
 """What the commands share: presets, one-line errors, exit codes."""
 
+import codecs
 import contextlib
 import dataclasses
 import errno
 import io
+import json
 import os
 import re
 import signal
@@ -19,7 +21,7 @@ from common.errors import UserError
 from common.training import distributed
 from common.training.interrupt import Interrupted
 from common.training.memory import tune_memory
-from common.training.run import read_config
+from common.training.run import read_config, run_folder
 
 Options = TypeVar("Options")
 
@@ -32,6 +34,9 @@ def data_folder() -> Path:
 def run_command(main: Callable[[], None]) -> None:
     """Runs a command's main function: a user's mistake is one line and exit code 2, a signal 128 + its number."""
     tune_memory()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: nobody reads it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (to the end)
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal has no letters for is escaped, as on stderr
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -56,6 +61,13 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(2)
 
 
+def print_json(value: Any) -> None:
+    """A line of JSON on standard output, which is UTF-8 (RFC 8259, 8.1): where the output is not, letters are escaped.
+    So is half a letter, of a file's name that is no UTF-8."""
+    unicode = codecs.lookup(getattr(sys.stdout, "encoding", None) or "ascii").name == "utf-8"
+    print(json.dumps(value, ensure_ascii=not unicode))
+
+
 def parse_options(
     options: type[Options],
     presets: Mapping[str, Mapping[str, Any]],
@@ -66,15 +78,17 @@ def parse_options(
     """Reads the command line into a dataclass that has ``data``, ``preset``, ``resume``, ``out`` and ``training``.
 
     ``--data NAME``, ``--preset NAME`` and, where ``by_init`` tells how, ``--init WEIGHTS`` change defaults;
-    ``--resume --out RUN`` takes the options of the run, so that nothing has to be repeated. What is written on the line
-    always wins.
+    ``--resume`` takes the options of the run in ``--out``, or where the data's name puts it, so that nothing has to be
+    repeated. What is written on the line always wins.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     data, preset, out, init = (_value(arguments, name) for name in ("--data", "--preset", "--out", "--init"))
     default = options()
     if preset is not None and preset not in presets:
         raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(presets)}")
-    if "--resume" in arguments and out is not None and (saved := read_config(Path(out)).get("options")):
+    usual = default.data if isinstance(default.data, str) else default.data[0]  # pyright: ignore[reportAttributeAccessIssue]
+    folder = run_folder(None if out is None else Path(out), usual if data is None else data)
+    if "--resume" in arguments and (saved := read_config(folder).get("options")):
         default = apply(from_dict(options, saved), {"training": {"max_steps": None}})  # that was for the first part
     else:
         default = apply(default, by_data.get(data or "", {}))
@@ -102,12 +116,12 @@ def _one_line(box: str) -> str:
     paragraphs: list[list[str]] = [[]]
     for line in box.splitlines()[1:]:
         text = line.strip("│╰╯─ ")
-        if text:
+        if text.strip("-"):
             paragraphs[-1].append(text)
-        else:  # a rule
+        else:  # a rule, of dashes where the terminal knows no other
             paragraphs.append([])
     meant = next((p[1].split()[0] for p in paragraphs if len(p) > 1 and p[0].startswith("Perhaps you meant")), None)
-    said = " ".join(paragraphs[0]).rstrip(".")
+    said = " ".join(next(filter(None, paragraphs))).rstrip(".")
     said = re.sub(r"^Error parsing (?!--)[\w.-]+: ", "", said)  # what a dataclass says of its own values stands alone
     return said + (f"; did you mean {meant}?" if meant else "; see --help")
 

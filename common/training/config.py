@@ -73,11 +73,13 @@ class TrainingConfig:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("minutes", "max_steps", "patience"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < float("inf"):
                 raise UserError(f"{name}={value} must be above 0")
         for name in ("learning_rate", "weight_decay", "clip_norm", "warmup", "average_last", "workers", "save_minutes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name}={getattr(self, name)} must be 0 or more")
+        if self.betas is not None and not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise UserError(f"betas={self.betas} must lie in [0, 1)")
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"layer_decay={self.layer_decay} must lie in (0, 1]")
         if not 0.0 <= self.ema < 1.0:

@@ -1,6 +1,7 @@
 """The run folder and what a person sees while a run goes on."""
 
 import json
+import os
 import resource
 import shutil
 import sys
@@ -35,6 +36,12 @@ def say(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def run_folder(out: Path | None, data: str) -> Path:
+    """Where a run lies: ``out``, or where that is not given runs/ and the name of its data, without a file's ending."""
+    place = Path(os.path.abspath(data))
+    return out or Path("runs") / (place.name if place.is_dir() else place.stem)
+
+
 def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> bool:
     """Makes the run folder and writes config.json, before anything long begins.
 
@@ -44,6 +51,8 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     Raises:
         ValueError: the place cannot be written, holds a run already, or holds none to resume.
     """
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite starts again; give one of them")
     again = distributed.restarted()
     if not distributed.is_main():
         return resume or again

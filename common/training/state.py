@@ -73,7 +73,8 @@ def load(out: Path, own: Mapping[str, Any], stepper: Stepper, ema: AveragedModel
     saved = load_state(out / STATE)
     difference = first_difference(saved["identity"], own)
     if difference:
-        raise UserError(f"{out / STATE} belongs to another run: {difference}")
+        cure = "leave that as it was, or name another --out"
+        raise UserError(f"{out / STATE} belongs to another run: {difference}; {cure}")
     load_weights(stepper.model, {name: saved["model"][name] for name in unique_state(stepper.model)}, STATE)
     stepper.take_whole_model()
     load_optimizer_state(stepper.optimizer, saved["optimizer"])

@@ -8,6 +8,7 @@ import torch
 
 from common import UserError
 from seq2seq.architectures import model_config
+from seq2seq.batches import Rows
 from seq2seq.bpe_dropout import CUTS, RandomPieces, cut
 from seq2seq.data import CorpusOptions, PairData, _with_byte_pairs, load_data
 from seq2seq.task import Translation
@@ -23,8 +24,8 @@ def small(n: int = 211) -> PairData:
     return _with_byte_pairs("small", (train, valid, test), CorpusOptions(vocabulary=300))
 
 
-def rows(ids: torch.Tensor, lengths: torch.Tensor) -> list[list[int]]:
-    return [row.tolist() for row in ids.split(lengths.tolist())]
+def lists(rows: Rows) -> list[list[int]]:
+    return [row.tolist() for row in rows.ids.split(rows.lengths.tolist())]
 
 
 def test_a_word_by_hand() -> None:
@@ -46,19 +47,19 @@ def test_without_dropout_they_are_the_library_s() -> None:
     data = small()
     texts = [source for source, _ in data.train] + ["  two  blanks ", "Äpfel: 3,5 €"]
     pieces = RandomPieces(data.source_tokenizer, texts, 0.0, seed=3)
-    assert rows(*pieces(0)) == data.source_tokenizer.encode(texts)
+    assert lists(pieces(0)) == data.source_tokenizer.encode(texts)
 
 
 def test_every_cut_is_the_text_and_a_function_of_seed_and_epoch() -> None:
     data = small()
     texts = [target for _, target in data.train]
     pieces, again, other = (RandomPieces(data.target_tokenizer, texts, 0.3, seed) for seed in (3, 3, 5))
-    first = rows(*pieces(0))
+    first = lists(pieces(0))
     assert data.target_tokenizer.decode(first) == texts
-    assert rows(*again(0)) == first
-    assert rows(*other(0)) != first
-    assert rows(*pieces(1)) != first
-    assert rows(*pieces(0)) == first
+    assert lists(again(0)) == first
+    assert lists(other(0)) != first
+    assert lists(pieces(1)) != first
+    assert lists(pieces(0)) == first
     assert sum(map(len, first)) > sum(map(len, data.target_tokenizer.encode(texts)))
     assert pieces.length.shape[1] == CUTS
 

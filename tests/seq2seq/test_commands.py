@@ -1,10 +1,14 @@
 """The commands as a person runs them: a line for a line, files where they belong, mistakes in one line."""
 
+import io
 import json
+import sys
 
 import pytest
 
+from common.training.checkpoint import read_weights, save_weights
 from seq2seq.evaluate import main as evaluate
+from seq2seq.shortlist import main as shortlist
 from seq2seq.toy import toy_split
 from seq2seq.train import main as train
 from seq2seq.translate import main as translate
@@ -97,6 +101,45 @@ def test_evaluate_prints_json_and_writes_hypotheses(weights, tmp_path, capsys):
     ran = run_main(evaluate, [*arguments[:-1], tmp_path / "nowhere" / "out.txt"], capsys)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert "there is no folder" in ran.err
+
+
+def test_evaluate_leaves_what_it_reads_and_scores_the_best_alone(weights, tmp_path, capsys):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("ich mochte ein bier\ti want a beer\n")
+    options = [weights, "--data", pairs]
+    for more, told in (
+        (["--hypotheses", pairs], f"cannot write {pairs}, for it is read too; choose another place"),
+        (["--hypotheses", weights], "for it is read too"),
+        (["--n-best", 2], "n_best=2 must be 1: only the best translation is compared"),
+        (["--against", pairs], "one pair has no other to be drawn in its place"),
+    ):
+        ran = run_main(evaluate, [*options, *more], capsys)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
+        assert told in ran.err
+    assert pairs.read_text() == "ich mochte ein bier\ti want a beer\n"
+
+
+def test_a_data_set_of_other_languages_is_refused(weights, tmp_path, capsys):
+    tensors, description = read_weights(weights)
+    turned = tmp_path / "turned.safetensors"
+    save_weights(turned, tensors, {**description, "languages": ["en", "de"]})
+    told = "data toy translates de to en, the weights en to de; give other data or weights"
+    for command, arguments in ((evaluate, [turned]), (shortlist, [turned, tmp_path / "lexicon"])):
+        ran = run_main(command, [*arguments, "--data", "toy"], capsys)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert told in ran.err
+
+
+def test_json_is_json_whatever_the_output_can_write(weights, tmp_path, capsys, monkeypatch):
+    pairs = tmp_path / "Übung é.tsv"
+    pairs.write_text("ich mochte ein bier\ti want a beer\n")
+    for encoding, escaped in (("ascii", True), ("latin-1", True), ("utf-8", False)):
+        written = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding))
+        assert run_main(evaluate, [weights, "--data", pairs], capsys).code == 0
+        sys.stdout.flush()
+        assert json.loads(written.getvalue().decode("utf-8"))["data"] == [str(pairs)]
+        assert ("\\u00dc" in written.getvalue().decode("utf-8")) == escaped
 
 
 def test_evaluate_against_another_system_and_by_length(weights, tmp_path, capsys):

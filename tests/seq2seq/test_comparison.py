@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from common import UserError
 from seq2seq import comparison
 from seq2seq.comparison import bleu_by_length, paired_bootstrap
 
@@ -48,6 +49,19 @@ def test_the_same_as_a_bootstrap_written_out(monkeypatch, system, against):
 def test_one_system_against_itself_does_not_differ():
     found = paired_bootstrap(POOR, list(POOR), REFERENCES, NAMES)
     assert (found["bleu"]["p"], found["chrf"]["p"]) == (1.0, 1.0)
+
+
+def test_texts_that_differ_in_blanks_alone_do_not_differ():
+    """Tokens and letters are the same, so both figures are, whatever is drawn."""
+    found = paired_bootstrap(POOR, [text.replace(" ", "  ") for text in POOR], REFERENCES, NAMES)
+    for key in ("bleu", "chrf"):
+        assert found[key]["score"] == found[key]["against"]["score"]
+        assert found[key]["p"] == 1.0
+
+
+def test_one_pair_cannot_be_drawn_from():
+    with pytest.raises(UserError, match="give more pairs, or leave --against out"):
+        paired_bootstrap(POOR[:1], GOOD[:1], REFERENCES[:1], NAMES)
 
 
 def test_the_seed_is_fixed_and_the_environment_is_left_as_it_was(monkeypatch):

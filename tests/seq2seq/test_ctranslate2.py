@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from common import UserError
+from seq2seq.batches import pad
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import END, PADDING, START, vocabulary, write_ctranslate2
-from seq2seq.data import pad
 from seq2seq.decoding import best_ids, encode_texts, greedy
 from seq2seq.export import Options, export
 from seq2seq.model import Seq2Seq
@@ -98,7 +98,7 @@ def test_greedy_decoding_token_for_token_and_probabilities(name, tmp_path):
 def log_probabilities(model: Seq2Seq, ids: Tensor, written: list[list[int]]) -> list[float]:
     """Of each translation and its end."""
     rows = [[model.config.start_id, *row, model.config.end_id] for row in written]
-    target = pad(rows)[0]
+    target = pad(rows)
     with torch.no_grad():
         logits = model(ids, target[:, :-1])
     losses = torch.nn.functional.cross_entropy(logits.mT, target[:, 1:], ignore_index=PAD_ID, reduction="none")
@@ -207,7 +207,7 @@ def test_what_readme_txt_tells_works_and_text_is_never_a_symbol(tmp_path, capsys
     names = vocabulary(tokenizer)
     assert len(set(names)) == len(names) == len(tokenizer)
     for text in texts:  # one at a time: the program has one limit for all its sentences
-        ran = run_usage(folder, texts=[text])
+        ran = run_usage(folder, lines=[text])
         assert [[names.index(token) for token in row] for row in ran["tokens"]] == tokenizer.encode([text])
         assert capsys.readouterr().out.rstrip("\n") == str(tokenizer.decode([[i + 1 for i in ran["found"][0]]]))
 

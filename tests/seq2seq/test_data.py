@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from seq2seq.data import PairData, encode_pairs, pad, plan_batches
+from seq2seq.batches import encode_pairs, pad, plan_batches
+from seq2seq.data import PairData
 from seq2seq.model import Seq2SeqConfig
 from seq2seq.task import Translation
 from seq2seq.tokenizer import PAD_ID, Tokenizer
@@ -37,12 +38,11 @@ def rows_of(batch: tuple[torch.Tensor, torch.Tensor]) -> list[tuple[tuple[int, .
 
 
 def test_pad():
-    ids, lengths = pad([[3, 1, 2], [], [5]])
+    ids = pad([[3, 1, 2], [], [5]])
     assert ids.tolist() == [[3, 1, 2], [0, 0, 0], [5, 0, 0]]
-    assert lengths.tolist() == [3, 0, 1]
     assert ids.dtype == torch.int64
-    empty, none = pad([])
-    assert (empty.shape, none.shape) == ((0, 0), (0,))
+    assert pad([]).shape == (0, 0)
+    assert pad([[], []]).shape == (2, 0)
 
 
 def test_encoded_pairs_are_as_wide_as_their_batch():
@@ -76,7 +76,7 @@ def test_padding_behind_the_longest_source():
     more = PairData(data.name, data.train, [], [], data.source_tokenizer, data.target_tokenizer, source_padding=3)
     pairs = encode_pairs(data.train, more)
     source, _ = pairs.batch(torch.arange(7))
-    assert source.shape[1] == int(pairs.source_lengths[:7].max()) + 3
+    assert source.shape[1] == int(pairs.source.lengths[:7].max()) + 3
     assert not source[:, -3:].any()
 
 
@@ -105,7 +105,7 @@ def test_each_pair_comes_exactly_once_an_epoch_and_epochs_have_as_many_batches()
     for epoch in range(3):
         steps = range(epoch * task.steps_per_epoch, (epoch + 1) * task.steps_per_epoch)
         epochs.append([rows_of(task.batch(step, 0, 1)) for step in steps])
-    expected = sorted(rows_of((task.pairs.source, task.pairs.target)))
+    expected = sorted(rows_of(task.pairs.batch(torch.arange(len(task.pairs)))))
     assert all(sorted(row for batch in epoch for row in batch) == expected for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
     assert {frozenset(batch) for batch in epochs[0]} != {frozenset(batch) for batch in epochs[1]}  # mixed anew
@@ -137,5 +137,6 @@ def test_the_padding_share_is_counted_and_low():
     ids = [ids for step in range(task.steps_per_epoch) for ids in task.batch(step, 0, 1)]
     share = sum(int((x == PAD_ID).sum()) for x in ids) / sum(x.numel() for x in ids)
     assert task.padding_share() == share
-    anyhow = sum(int((x == PAD_ID).sum()) for x in (task.pairs.source, task.pairs.target))
-    assert share < 0.6 * anyhow / (task.pairs.source.numel() + task.pairs.target.numel())
+    whole = task.pairs.batch(torch.arange(len(task.pairs)))
+    anyhow = sum(int((x == PAD_ID).sum()) for x in whole)
+    assert share < 0.6 * anyhow / sum(x.numel() for x in whole)

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from common import UserError
 from seq2seq.decoding import decode_lines, encode_texts, greedy, translate
 from seq2seq.model import Seq2Seq
+from seq2seq.search import Search, length_limits
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 from tests.seq2seq.helpers import sources, tiny_model
 
@@ -101,3 +103,24 @@ def test_blank_lines_never_reach_the_model(monkeypatch):
     tokenizer = Tokenizer.of_words([" ".join(f"w{i}" for i in range(13))])
     monkeypatch.setattr(Seq2Seq, "start", lambda *_: pytest.fail("a blank line reached the model"))
     assert translate(tiny_model("all"), ["", "  ", "\t"], tokenizer, tokenizer) == ["", "", ""]
+
+
+@pytest.mark.parametrize("factor", [1e30, 2.0**63, 99_999.5])
+def test_a_limit_beyond_all_that_is_held_is_what_is_held(factor):
+    source = torch.tensor([[3, 4, 0], [5, 0, 0], [6, 7, 8]])
+    assert length_limits(source, max_length_factor=factor).tolist() == [
+        min(100_000, int(factor * n)) + 10 for n in (2, 1, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_length": 10**12}, "max_length=1000000000000 must be at most 100,000"),
+        ({"max_length": 10**23}, "must be at most 100,000"),
+        ({"min_length": 10**23}, "must be 0 or more, and below 100,000"),
+    ],
+)
+def test_lengths_beyond_all_that_is_held_are_refused(options, told):
+    with pytest.raises(UserError, match=told):
+        Search(**options)

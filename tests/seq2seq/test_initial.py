@@ -1,6 +1,7 @@
 """Fine-tuning: a run starts from the translator of another, with its vocabularies, languages and model."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,21 @@ def test_mistakes_are_one_line(weights, pairs, tmp_path, capsys):
     assert not (tmp_path / "run" / "best.safetensors").exists()
 
 
+def test_words_that_are_not_known_are_said_and_half_of_them_refused(weights, pairs, tmp_path, capsys):
+    initial = load_seq2seq(weights)
+    known = toy_split()["train"][:20]
+    words = sum(len(text.split()) for pair in known for text in pair)
+    data = load_data(["toy"], tmp_path, CorpusOptions())
+    with_tokenizers(replace(data, train=[*known, ("Zebra", "zebra zebra")]), initial, "w")
+    assert capsys.readouterr().err == f"{3 / (words + 3):.1%} of the words are not known to w\n"
+    with_tokenizers(replace(data, train=known), initial, "w")
+    assert capsys.readouterr().err == ""
+    pairs.write_text("".join(f"Satz Nummer {i}\tsentence number {i}\n" for i in range(40)))
+    ran = run_main(train, ["--data", pairs, "--init", weights, "--out", tmp_path / "run"], capsys)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "does not know 100% of the words of the data; train without it" in ran.err
+
+
 def test_dropout_may_be_another_and_nothing_else(toy):
     model = tiny_model()
     initial = Translator(model, toy.source_tokenizer, toy.target_tokenizer, ("de", "en"))
@@ -89,7 +105,7 @@ def test_dropout_may_be_another_and_nothing_else(toy):
 
 def test_the_shipped_translator_may_be_fine_tuned(tmp_path):
     """Its vocabularies know every text, so any pairs will do."""
-    (tmp_path / "a.tsv").write_text("Ein Wort.\tA word.\n" * 40)
+    (tmp_path / "a.tsv").write_text("".join(f"Wort {i}.\tWord {i}.\n" for i in range(40)))
     data = load_data([str(tmp_path / "a.tsv")], tmp_path, CorpusOptions(vocabulary=300))
     initial = read_initial("de-en", tmp_path, goes_on=False)
     data = with_tokenizers(data, initial, "de-en")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from common import ConvFeedForward, FeedForward
-from seq2seq.data import CorpusOptions, PairData, encode_pairs, load_data
+from seq2seq.batches import encode_pairs
+from seq2seq.data import CorpusOptions, PairData, load_data
 from seq2seq.decoding import greedy
 from seq2seq.model import Seq2Seq
 from seq2seq.train import main as train

@@ -1,13 +1,18 @@
 """A person's own files: what is a line, which pairs are dropped, and which mistakes are named."""
 
 import gzip
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from common import UserError
-from seq2seq.data import CorpusOptions, encode_pairs, load_data
+from seq2seq.batches import encode_pairs
+from seq2seq.data import CorpusOptions, load_data, without_long
 from seq2seq.text_files import read_lines, read_pairs
+from seq2seq.tokenizer import Tokenizer
 
 GERMAN = ["Ein Mann fährt Rad.", "Zwei Hunde.", "Die Frau liest 📖."]
 ENGLISH = ["A man rides a bike.", "Two dogs.", "The woman reads."]
@@ -117,7 +122,7 @@ def test_given_validation_and_test_files_are_taken(tmp_path):
     assert data.languages == ("x", "y")
     assert data.source_tokenizer is data.target_tokenizer
     ids = encode_pairs(data.train, data)
-    assert data.target_tokenizer.decode(ids.target.tolist()) == ENGLISH
+    assert data.target_tokenizer.decode(ids.batch(torch.arange(3))[1].tolist()) == ENGLISH
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -147,3 +152,63 @@ def test_mistakes_of_a_whole_corpus(tmp_path):
     empty = [str(path) for path in files(tmp_path, b"", b"\n\n"[:0])]
     with pytest.raises(UserError, match="there is no pair in the files of --data"):
         load_data(empty, tmp_path, options)
+
+
+def test_equal_pairs_are_held_out_together(tmp_path):
+    rows = [f"Satz {i}\tsentence {i}\n" for i in range(47)]
+    (tmp_path / "twice.tsv").write_text("".join(rows + rows[::-1] + rows[:3]))
+    data = load_data([str(tmp_path / "twice.tsv")], tmp_path, CorpusOptions(vocabulary=300))
+    assert (len(data.valid), len(data.test)) == (2, 2)
+    held_out = {*data.valid, *data.test}
+    assert len(held_out) == 4
+    assert held_out.isdisjoint(data.train)
+    assert len({*data.train}) == 43
+    assert len(data.train) >= 2 * 43  # what is trained on comes as often as it stood
+    (tmp_path / "same.tsv").write_text("".join(rows[:7]) * 30)
+    with pytest.raises(UserError, match="7 different pairs are too few to hold some out"):
+        load_data([str(tmp_path / "same.tsv")], tmp_path, CorpusOptions(vocabulary=300))
+
+
+@pytest.mark.parametrize("name", ["toy", "seed", "multi30k"])
+def test_an_option_that_a_data_set_does_not_leave_open_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match=rf"valid=\('v.tsv',\) is for files, data {name} has its own; leave it out"):
+        load_data([name], tmp_path, CorpusOptions(valid=("v.tsv",)))
+
+
+@pytest.mark.parametrize("name", ["toy", "seed"])
+@pytest.mark.parametrize("options", [{"source": "en"}, {"target": "fr"}, {"vocabulary": 300}, {"joint": False}])
+def test_the_small_data_sets_leave_nothing_open(tmp_path, name, options):
+    with pytest.raises(UserError, match="is for files"):
+        load_data([name], tmp_path, CorpusOptions(**options))
+
+
+def test_pairs_with_a_long_side_are_left_out_and_counted(tmp_path):
+    rows = [(f"Satz {i}", f"sentence {i}") for i in range(31)]
+    long = [("ö" * 6 + " x" * 9, "short"), ("kurz", "y" * 31), ("z" * 2000, "z" * 2000)]  # 30, 31 and 2000 bytes
+    data = load_data(["toy"], tmp_path, CorpusOptions())
+    byte = Tokenizer.of_bpe([], 259)  # bytes alone: as many tokens as bytes, and one for the space before the text
+    data = replace(data, source_tokenizer=byte, target_tokenizer=byte, train=[*long, *rows], valid=[long[2], rows[0]])
+    for longest, kept in ((2001, long), (2000, long[:2]), (32, long[:2]), (31, long[:1]), (30, [])):
+        found, left = without_long(data, longest)
+        assert found.train == [*kept, *rows]
+        assert found.valid == [*kept[2:], rows[0]]
+        assert left == 3 - len(kept) + (len(kept) < 3)
+    with pytest.raises(UserError, match="longest=3 leaves no pair to train on, or none to validate on; raise it"):
+        without_long(data, 3)
+
+
+def test_the_hash_is_of_pairs_splits_and_order(tmp_path):
+    data = load_data(["toy"], tmp_path, CorpusOptions())
+    train = [("a b", "c"), ("d", "e")]
+    changed = [
+        data,
+        replace(data, train=train),
+        replace(data, train=train[::-1]),
+        replace(data, train=[("a", "b c"), ("d", "e")]),
+        replace(data, train=train[:1], valid=[train[1], *data.valid]),
+        replace(data, test=data.test[:-1]),
+    ]
+    assert len({one.content for one in changed}) == len(changed)
+    assert replace(data, train=list(train)).content == changed[1].content
+    plain = hashlib.sha256(b"a b\tc\nd\te\n\n\n\n").hexdigest()
+    assert replace(data, train=train, valid=[], test=[]).content == plain

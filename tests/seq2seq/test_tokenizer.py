@@ -141,3 +141,16 @@ def test_byte_pairs_survive_json():
     assert copy.to_json() == BPE.to_json()
     assert copy.encode(["Ein 👍 Rad"]) == BPE.encode(["Ein 👍 Rad"])
     assert (len(copy), copy.start_id, copy.end_id) == (290, 288, 289)
+
+
+def test_which_id_is_unknown():
+    assert Tokenizer.of_words(TEXTS).unknown_id == 1
+    assert Tokenizer.of_words(TEXTS).encode(["ein <unk> zebra"]) == [[2, 1, 1]]
+    assert Tokenizer.of_words(TEXTS, unknown=False).unknown_id is None
+    assert Tokenizer.of_bpe(TEXTS, 300).unknown_id is None
+
+
+def test_a_vocabulary_too_large_to_hold_is_refused():
+    for size in (10**6 + 1, 10**23):
+        with pytest.raises(UserError, match=f"a vocabulary of {size} is too large; give at most 1,000,000"):
+            Tokenizer.of_bpe(TEXTS, size)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,45 @@ def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
         check_place(tmp_path / "old.png" / "a.png")
     with pytest.raises(UserError, match="for it is a folder; choose another place"):
         check_place(tmp_path)
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("corpus.tsv", "folder/cat.png"):
+        (tmp_path / name).write_bytes(b"mine")
+    (tmp_path / "link").symlink_to(tmp_path / "corpus.tsv")
+    for place, read in (
+        ("corpus.tsv", "corpus.tsv"),
+        ("folder/../corpus.tsv", "link"),
+        ("link", "corpus.tsv"),
+        ("folder/cat.png", "folder"),
+    ):
+        with pytest.raises(UserError, match=r"cannot write .*, for it is read too; choose another place"):
+            check_place(tmp_path / place, [tmp_path / "none", tmp_path / read])
+    check_place(tmp_path / "folder" / "new.png", [tmp_path / "folder"])
+    check_place(tmp_path / "corpus.tsv", [tmp_path / "folder", tmp_path / "corpus"])
+
+
+def test_a_link_stays_and_a_pipe_is_written_into(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link, pipe = tmp_path / "there" / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    check_place(link)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+    os.mkfifo(pipe)
+    check_place(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        write_atomically(pipe, b"through")
+        assert read.result(timeout=10) == b"through"
+    assert pipe.is_fifo()
+    check_place(Path(os.devnull))
+    write_atomically(Path(os.devnull), b"nothing")
+    assert Path(os.devnull).is_char_device()
 
 
 def test_half_a_letter_in_json_is_escaped(tmp_path: Path) -> None:

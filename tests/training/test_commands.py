@@ -12,7 +12,7 @@ import torch
 import seq2seq.train
 import vit.train
 from common.training.checkpoint import load_state, read_weights
-from common.training.run import CONFIG, CURVES, LOG, METRICS, STATE, TENSORBOARD, WEIGHTS
+from common.training.run import CONFIG, CURVES, LOG, METRICS, STATE, TENSORBOARD, WEIGHTS, run_folder
 from tests.training.helpers import MODALITIES, picture_data, sentences
 
 Run = Callable[..., tuple[int, list[str]]]
@@ -111,7 +111,7 @@ def test_what_resume_refuses(command: Command) -> None:
 
 def test_changed_pictures_are_told_by_their_hash(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     if command.modality == "sentences":
-        pytest.skip("sentences have no hash")
+        pytest.skip("sentences have a test of their own")
     monkeypatch.setattr(vit.train, "load_data", lambda *_, **__: replace(picture_data(), content="abc"))
     assert command("--max-steps", "1")[0] == 0
     about = json.loads((command.out / CONFIG).read_text())["data"]
@@ -121,6 +121,39 @@ def test_changed_pictures_are_told_by_their_hash(command: Command, monkeypatch: 
     assert "data.content: saved abc, asked def" in command.refused("--resume")
     assert command("--overwrite")[0] == 0
     assert json.loads((command.out / METRICS).read_text())["content"] == "def"
+
+
+def test_changed_sentences_are_told_by_their_hash(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    if command.modality == "pictures":
+        pytest.skip("pictures have a test of their own")
+    data = sentences()[1].data
+    assert command("--max-steps", "1")[0] == 0
+    about = json.loads((command.out / CONFIG).read_text())["data"]
+    sizes = {"train": 7, "valid": 3, "test": 2}
+    assert about == {"name": "few", "content": data.content, "pairs": sizes, "blank": 0, "long": 0}
+    other = replace(data, train=[data.train[1], data.train[0], *data.train[2:]])  # as many, and the same words
+    monkeypatch.setattr(seq2seq.train, "load_data", lambda *_, **__: other)
+    told = command.refused("--resume")
+    assert f"data.content: saved {data.content[:9]}" in told
+    assert told.endswith("; leave that as it was, or name another --out")
+    assert command("--overwrite")[0] == 0
+    assert json.loads((command.out / METRICS).read_text())["content"] == other.content
+
+
+def test_a_run_is_found_by_the_name_of_its_data(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.pictures").mkdir()
+    (tmp_path / "my.tsv").write_text("")
+    data, name = {"pictures": ("my.pictures", "my.pictures"), "sentences": ("my.tsv", "my")}[command.modality]
+    place = tmp_path / "runs" / name
+    assert run_folder(None, data) == place.relative_to(tmp_path)
+    assert command("--max-steps", "1", "--data", data, "--seed", "5", out=place)[0] == 0
+    main = vit.train.main if command.modality == "pictures" else seq2seq.train.main
+    monkeypatch.setattr("sys.argv", ["train", "--data", data, "--resume"])
+    main()
+    assert json.loads((place / METRICS).read_text())["epochs"] == 2.0
 
 
 def test_uneven_classes_and_notes_are_lines(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +186,10 @@ def test_another_kind_of_run_is_not_resumed(command: Command, tmp_path: Path) ->
         (["--device", "mps"], "this machine has no mps device; use --device auto"),
         (["--preset", "nonsense"], "unknown preset 'nonsense'; choose one of"),
         (["--epochs", "0"], "epochs=0 must be at least 1"),
+        (["--minutes", "nan"], "minutes=nan must be above 0"),
+        (["--minutes", "inf"], "minutes=inf must be above 0"),
+        (["--betas", "0.9", "1"], "betas=(0.9, 1.0) must lie in [0, 1)"),
+        (["--resume", "--overwrite"], "--resume goes on and --overwrite starts again; give one of them"),
         (["--ema", "1.5"], "ema=1.5 must lie in [0, 1)"),
         (["--learning-rate", "-1"], "learning_rate=-1.0 must be 0 or more"),
         (["--shard"], "--shard cuts a model over several processes"),
