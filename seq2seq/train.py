@@ -12,7 +12,7 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
-from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, run_folder, say
+from common.training.run import METRICS, WEIGHTS, goes_on, open_run, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from seq2seq.architectures import architecture_of, build_model, model_config
@@ -170,9 +170,7 @@ def run(options: Options) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     data, long = without_long(data, options.longest)
     sizes = {name: len(getattr(data, name)) for name in ("train", "valid", "test")}
-    if distributed.is_main() and not (options.training.dry_run or resume):
-        about = {"name": data.name, "content": data.content, "pairs": sizes, "blank": data.dropped, "long": long}
-        write_json(out / CONFIG, {"options": saved_options, "data": about})
+    about = {"name": data.name, "content": data.content, "pairs": sizes, "blank": data.dropped, "long": long}
     left_out = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
     left_out += f"; {long} left out because a side has more than {options.longest} tokens (--longest)" if long else ""
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pairs{left_out}")
@@ -191,7 +189,8 @@ def run(options: Options) -> None:
         r_drop=options.r_drop,
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
-    figures = train(model, task, options.training, out=out, resume=resume)
+    description = {"options": saved_options, "data": about}
+    figures = train(model, task, options.training, out=out, resume=resume, options=description)
     if figures is None:
         return
     best, source, target, _ = load_seq2seq(out / WEIGHTS)

@@ -49,8 +49,13 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         for name in ("crop", "rotate", "scale", "erase", "mixup", "cutmix", "mix_probability"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name}={getattr(self, name)} must be 0 or more")
+        for name in ("erase", "mix_probability"):
+            if getattr(self, name) > 1:
+                raise UserError(f"{name}={getattr(self, name)} is a share; it must be at most 1")
+        if self.scale >= 1:
+            raise UserError(f"scale={self.scale} must be below 1, or a picture may shrink to nothing")
 
 
 @dataclass(frozen=True)

@@ -104,11 +104,17 @@ def _places(folder: Path, cache: str | Path) -> list[Path]:
 
 
 def _key(folder: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> str:
-    names = names_below(folder, paths)
-    files = [
-        (name, (status := os.stat(path)).st_size, status.st_mtime_ns) for name, path in zip(names, paths, strict=True)
-    ]
+    files = [(name, *_state(path)) for name, path in zip(names_below(folder, paths), paths, strict=True)]
     return hashlib.sha256(json.dumps([VERSION, PIL.__version__, image_size, files]).encode()).hexdigest()[:24]
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Size and time of a file, by which a change is seen; of a link to nothing none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return -1, 0
+    return status.st_size, status.st_mtime_ns
 
 
 def _decode(

@@ -36,10 +36,11 @@ def load_data(
 ) -> PictureData:
     """Reads a data set, every picture as image_size (H, W).
 
-    A folder holds one folder of pictures per class, under ``train/`` and ``test/``. Its validation split is ``val/`` or
-    ``valid/``, else a part of the training pictures. With ``val/`` but no ``test/``, ``val/`` is the test split; with
-    neither, or with the class folders directly in the folder, a fifth of the pictures becomes the test split. Classes
-    are the names found for training, sorted. Hidden files and folders, other files and empty folders are ignored.
+    A folder holds one folder of pictures per class, under ``train/`` and ``test/``. Its validation split is ``val/``,
+    ``valid/`` or ``validation/``, else a part of the training pictures. With ``val/`` but no ``test/``, ``val/`` is the
+    test split; with neither, or with the class folders directly in the folder, a fifth of the pictures becomes the test
+    split. Classes are the names found for training, sorted; pictures in folders of a class folder belong to the class.
+    Hidden files and folders, other files and empty folders are ignored.
 
     Args:
         data: a name in ``DATASETS``, or a folder.

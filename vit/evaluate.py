@@ -17,7 +17,7 @@ from vit.data import load_data
 from vit.metrics import Calibration, calibration, classification_figures, log_probabilities
 from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
 from vit.scoring import corrupted_accuracies, figures_with_flip, known_labels, predict_logits
-from vit.splits import PictureData, Pictures
+from vit.splits import PictureData, Pictures, all_pictures
 from vit.weights import load_vit
 
 ON_THE_SHEET = 24
@@ -31,8 +31,9 @@ class Options:
     """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
     data: str = "cifar10"
     """cifar10, cifar100, digits, or a folder, whose classes the weights know by the same names."""
-    split: Literal["test", "valid"] = "test"
-    """Where validation pictures are held out of the training pictures, --seed and --valid-fraction say which."""
+    split: Literal["test", "valid", "all"] = "test"
+    """all: every picture, for those that the model has never seen. Where validation pictures are held out of the
+    training pictures, --seed and --valid-fraction say which."""
     data_dir: Path = field(default_factory=data_folder)
     """Where data sets lie or are downloaded to."""
     out: Path | None = None
@@ -75,10 +76,14 @@ def run(options: Options) -> None:
     device = choose_device(options.device)
     loaded = load_vit(options.weights)
     data = read_data(options, loaded.transform.image_size)
-    pictures: Pictures = getattr(data, options.split)
+    pictures: Pictures = all_pictures(data) if options.split == "all" else getattr(data, options.split)
     for note in data.notes:
         say(note)
     labels = known_labels(pictures.labels, data.classes, loaded.classes)
+    total = len(data.train) + len(data.valid) + len(data.test)
+    held_out = Path(options.data).is_dir() and not (Path(options.data) / "train").is_dir()
+    if held_out and len(pictures) < total:
+        say(f"{len(pictures):,} of {total:,} pictures are the {options.split} split; --split all takes every one")
     if options.out is not None:
         try:
             options.out.mkdir(parents=True, exist_ok=True)

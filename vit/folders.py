@@ -37,12 +37,13 @@ def read_folder(
     """A folder of class folders, laid out as ``load_data`` says."""
     train_dir, *others = split_dirs(folder)
     left_out: list[Path] = []
-    found = class_pictures(train_dir, left_out)
+    nested: list[Path] = []
+    found = class_pictures(train_dir, left_out, nested)
     classes = tuple(sorted(found))
     if len(classes) < 2:
         raise UserError(f"{train_dir} has pictures of one class only, '{''.join(found)}': give each class its folder")
     listed = [_listed(found, classes)]
-    listed += [([], []) if d is None else _listed(class_pictures(d, left_out), classes, d) for d in others]
+    listed += [([], []) if d is None else _listed(class_pictures(d, left_out, nested), classes, d) for d in others]
     paths = [path for some, _ in listed for path in some]
     labels = torch.tensor([label for _, some in listed for label in some])
     given = torch.arange(len(paths)).split([len(some) for some, _ in listed])  # to train, valid, test
@@ -61,6 +62,11 @@ def read_folder(
     # All in one store, so that a broken picture is found in whichever split it is, and all of them are counted.
     store = decoded(folder, paths, image_size, cache)
     notes = []
+    if nested:
+        first, n = names_below(folder, nested[:1])[0], len(nested)
+        notes.append(f"pictures in folders of a class folder belong to the class: {n}, the first is {first}")
+    if beside := _beside(folder, [train_dir, *others]):
+        notes.append(f"left out what lies beside the splits: {', '.join(beside)}")
     if left_out:
         first, n = names_below(folder, left_out[:1])[0], len(left_out)
         files = f"{n} files" if n > 1 else "a file"
@@ -75,6 +81,9 @@ def read_folder(
         notes += _skipped(names, store.broken)
         _still_there(labels[given[0]], good[given[0]], classes)
     parts = divided(good)
+    for name, (rows, _) in zip(("training", "validation", "test"), parts, strict=True):
+        if not len(rows):
+            raise UserError(f"no {name} picture can be read: replace them, or remove their folder")
     original = NAME_OF_CLASSES.get(frozenset(name.replace(" ", "_") for name in classes))
     if original and any(path.suffix.lower() in (".jpg", ".jpeg") for path in paths):
         notes.append(
@@ -92,6 +101,13 @@ def read_folder(
         skipped=tuple(names[i] for i in sorted(store.broken)),
         notes=tuple(notes),
     )
+
+
+def _beside(folder: Path, splits: Sequence[Path | None]) -> list[str]:
+    """Names of folders beside those of the splits."""
+    if folder in splits:
+        return []
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and p not in splits)
 
 
 def _listed(

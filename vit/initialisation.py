@@ -120,6 +120,8 @@ def whiten(model: ViT, images: Tensor, epsilon: float = 1e-2) -> None:
     rows = rows[: len(weight)]
     wanted = covariance.trace() * 2.0 / sum(weight.shape)  # the variance of Glorot's weights is 2 / (D + N)
     given = ((rows @ covariance) * rows).sum(dim=1).mean()
+    if given <= 0.0:  # all patches are alike
+        return
     weight[: len(rows)] = (rows * (wanted / given).sqrt()).to(weight)
 
 

@@ -23,7 +23,7 @@ class MapPooling(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, D), and how the heads weigh the positions in the mean, (B, T)."""
-        pooled, weights = self.attention(self.query.expand(len(x), -1, -1), x, need_weights=True)
+        pooled, weights = self.attention(self.query.expand(x.shape[0], -1, -1), x, need_weights=True)
         assert weights is not None
         pooled = pooled + self.feedforward(self.norm(pooled))
         return pooled[:, 0], weights.mean(dim=1)[:, 0]

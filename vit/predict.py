@@ -54,9 +54,10 @@ def find_pictures(arguments: Sequence[str]) -> Iterator[Path]:
             lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
             yield from (Path(os.fsdecode(line)) for line in lines if line.strip())
         elif os.path.isdir(argument):
-            below = sorted(Path(argument).rglob("*"))
-            hidden = [path for path in below if any(part.startswith(".") for part in path.relative_to(argument).parts)]
-            yield from (p for p in below if p.suffix.lower() in EXTENSIONS and p.is_file() and p not in set(hidden))
+            for path in sorted(Path(argument).rglob("*")):
+                hidden = any(part.startswith(".") for part in path.relative_to(argument).parts)
+                if path.suffix.lower() in EXTENSIONS and not hidden and path.is_file():
+                    yield path
         else:
             yield Path(argument)
 

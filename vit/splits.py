@@ -84,6 +84,20 @@ class PictureData:
     notes: tuple[str, ...] = ()  # what a person should know of these pictures, a line each
 
 
+def all_pictures(data: PictureData) -> Pictures:
+    """Those of all three splits, one split after the other."""
+    splits = (data.train, data.valid, data.test)
+    labels = torch.cat([some.labels for some in splits])
+    store, file = data.train.store, data.train.file
+    if any(some.store is not store for some in splits):
+        return Pictures(torch.cat([some.images for some in splits]), labels)
+    return Pictures(store, labels, torch.cat([_rows(some) for some in splits]), file)
+
+
+def _rows(pictures: Pictures) -> Tensor:
+    return torch.arange(len(pictures)) if pictures.rows is None else pictures.rows
+
+
 def hold_out(
     labels: Tensor, fraction: float, seed: int, classes: Sequence[str], splits: int = 2
 ) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
-from common.training.run import CONFIG, METRICS, WEIGHTS, goes_on, open_run, read_config, run_folder, say
+from common.training.run import METRICS, WEIGHTS, goes_on, open_run, read_config, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
@@ -176,9 +176,7 @@ def run(options: Options) -> None:
             cache=options.cache,
         )
     sizes = {name: len(getattr(data, name)) for name in ("train", "valid", "test")}
-    if distributed.is_main() and not (options.training.dry_run or resume):
-        about = {"name": data.name, "content": data.content, "pictures": sizes, "skipped": data.skipped}
-        write_json(out / CONFIG, {**description, "data": about})
+    about = {"name": data.name, "content": data.content, "pictures": sizes, "skipped": data.skipped}
     config = model_config(options, len(data.classes), initial)
     torch.manual_seed(derive_seed("weights", seed))
     model = ViT(config)
@@ -212,7 +210,7 @@ def run(options: Options) -> None:
     )
     if options.freeze:
         task.settings["freeze"] = True
-    figures = train(model, task, options.training, out=out, resume=resume)
+    figures = train(model, task, options.training, out=out, resume=resume, options={**description, "data": about})
     if figures is None:
         return
     if not options.final_test:

@@ -89,6 +89,9 @@ def parse_options(
     usual = default.data if isinstance(default.data, str) else default.data[0]  # pyright: ignore[reportAttributeAccessIssue]
     folder = run_folder(None if out is None else Path(out), usual if data is None else data)
     if "--resume" in arguments and (saved := read_config(folder).get("options")):
+        for name, asked in (("preset", preset), ("init", init)):
+            if asked is not None and asked != saved.get(name):
+                raise UserError(f"{name}={asked} is not that of the run in {folder} ({saved.get(name)}); leave it out")
         default = apply(from_dict(options, saved), {"training": {"max_steps": None}})  # that was for the first part
     else:
         default = apply(default, by_data.get(data or "", {}))

@@ -65,7 +65,8 @@ class TrainingConfig:
     tensorboard: Annotated[bool, FlagCreatePairsOff] = False
     """Write the figures for TensorBoard too, into the run folder."""
     dry_run: Annotated[bool, FlagCreatePairsOff] = False
-    """Do two steps (the first to warm up) and one evaluation, say what the whole run takes, leave no file."""
+    """Do two steps (the first to warm up) and one evaluation, say what the whole run takes, leave no file but the
+    pictures decoded for later runs."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "evaluate_every"):

@@ -3,6 +3,7 @@
 import math
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,20 @@ from common.training.interrupt import Interrupt, Interrupted
 from common.training.memory import tune_memory
 from common.training.optimizer import learning_rate
 from common.training.plan import TimePlan, mean_cost, steady
-from common.training.run import LOG, STATE, Terminal, peak_memory, say, write_log
+from common.training.run import LOG, STATE, Terminal, begin_run, peak_memory, say, write_log
 from common.training.state import Progress
 from common.training.step import Stepper, check_machine, choose_device
 from common.training.task import ChangingTask, Task
 
 
 def train(
-    model: nn.Module, task: Task, config: TrainingConfig, *, out: Path, resume: bool = False
+    model: nn.Module,
+    task: Task,
+    config: TrainingConfig,
+    *,
+    out: Path,
+    resume: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Trains a model on a task and keeps its run folder: resume state, best weights, log and curves.
 
@@ -40,6 +47,7 @@ def train(
         config: see ``TrainingConfig``.
         out: the run folder, which exists.
         resume: continue from ``last.pt`` in ``out`` where there is one.
+        options: config.json of a run that begins; with it what another run left in ``out`` goes.
 
     Returns:
         The final figures, or None where ``max_steps`` ended the run before its schedule did, or where it was dry.
@@ -51,7 +59,8 @@ def train(
     """
     tune_memory()
     with Interrupt() as interrupt, Terminal(task.unit) as terminal:
-        loop = _Loop(model, task, config, out, interrupt, terminal)
+        begins = None if resume or config.dry_run else options
+        loop = _Loop(model, task, config, out, interrupt, terminal, begins)
         if config.dry_run:
             return loop.dry_run()
         return loop.run(resume)
@@ -59,7 +68,14 @@ def train(
 
 class _Loop:
     def __init__(
-        self, model: nn.Module, task: Task, config: TrainingConfig, out: Path, interrupt: Interrupt, terminal: Terminal
+        self,
+        model: nn.Module,
+        task: Task,
+        config: TrainingConfig,
+        out: Path,
+        interrupt: Interrupt,
+        terminal: Terminal,
+        options: Mapping[str, Any] | None,
     ) -> None:
         self.model, self.task, self.config, self.out = model, task, config, out
         self.interrupt, self.terminal = interrupt, terminal
@@ -72,6 +88,8 @@ class _Loop:
         if not config.shard:  # the whole of a model that is cut into shards need not fit beside its gradients
             model.to(self.device)
         self.stepper = Stepper(model, task, config, self.device)
+        if options is not None:  # all that could be wrong has been looked at
+            begin_run(out, options)
         self.evaluator = Evaluator(task, config, out, self.stepper, interrupt)
         self.progress = Progress(total=config.epochs * task.steps_per_epoch)
         self.every = config.evaluate_every * task.steps_per_epoch

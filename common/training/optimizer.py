@@ -43,9 +43,13 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         if not hasattr(model, "group_matcher"):
             raise UserError(f"layer_decay={config.layer_decay} is for a ViT, whose layers lie in one row; leave it out")
         options["layer_decay"] = config.layer_decay
-    return create_optimizer_v2(
-        model, opt=config.optimizer, lr=config.learning_rate, weight_decay=config.weight_decay, **options
-    )
+    try:
+        return create_optimizer_v2(
+            model, opt=config.optimizer, lr=config.learning_rate, weight_decay=config.weight_decay, **options
+        )
+    except (AssertionError, ImportError, TypeError, RuntimeError) as error:  # what one of timm's needs and has not
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"optimizer {config.optimizer!r} cannot be made here ({reason}); choose another") from None
 
 
 def learning_rate(step: int, total: int, config: TrainingConfig) -> float:

@@ -28,6 +28,7 @@ STATE, WEIGHTS, CONFIG, LOG, METRICS, CURVES = (
     "curves.png",
 )
 LAST_WEIGHTS, TENSORBOARD = "last_weights", "tensorboard"  # folders
+REPLACED = ".replaced"  # there from the start of a run that overwrites another until it takes the other's place
 
 
 def say(message: str) -> None:
@@ -45,6 +46,8 @@ def run_folder(out: Path | None, data: str) -> Path:
 def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> bool:
     """Makes the run folder and writes config.json, before anything long begins.
 
+    A run that is to be overwritten stays as it is until ``begin_run``, so that a mistake in what follows costs nothing.
+
     Returns:
         Whether the run there is to be continued: as asked, or because torchrun started its processes again.
 
@@ -53,7 +56,7 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     """
     if resume and overwrite:
         raise UserError("--resume goes on and --overwrite starts again; give one of them")
-    again = distributed.restarted()
+    again = distributed.restarted() and not (out / REPLACED).exists()
     if not distributed.is_main():
         return resume or again
     try:
@@ -71,10 +74,9 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
             for part in folder.glob(PART):
                 part.unlink()
         if there and not (resume or again):
-            for old in (STATE, WEIGHTS, LOG, METRICS, CURVES):
-                (out / old).unlink(missing_ok=True)
-            for folder in (LAST_WEIGHTS, TENSORBOARD):
-                shutil.rmtree(out / folder, ignore_errors=True)
+            (out / REPLACED).touch()
+            return False
+        (out / REPLACED).unlink(missing_ok=True)
         if not (configured and (resume or again)):
             write_json(out / CONFIG, dict(options))
     except OSError as error:
@@ -82,17 +84,31 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     return resume or again
 
 
+def begin_run(out: Path, options: Mapping[str, Any]) -> None:
+    """Takes away what another run left in the folder, and writes config.json: right before the first step."""
+    if not distributed.is_main():
+        return
+    for old in (STATE, WEIGHTS, LOG, METRICS, CURVES):
+        (out / old).unlink(missing_ok=True)
+    for folder in (LAST_WEIGHTS, TENSORBOARD):
+        shutil.rmtree(out / folder, ignore_errors=True)
+    write_json(out / CONFIG, dict(options))
+    (out / REPLACED).unlink(missing_ok=True)
+
+
 def goes_on(out: Path, resume: bool) -> bool:
     """Whether the run at ``out`` takes its weights from its own state."""
-    return (resume or distributed.restarted()) and (out / STATE).exists()
+    again = distributed.restarted() and not (out / REPLACED).exists()
+    return (resume or again) and (out / STATE).exists()
 
 
 def read_config(out: Path) -> dict[str, Any]:
     """The options of the run at ``out``; empty where there is none that can be read."""
     try:
-        return json.loads((out / CONFIG).read_text(encoding="utf-8"))
+        found = json.loads((out / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) and isinstance(found.get("options"), dict) else {}
 
 
 def peak_memory(device: torch.device) -> float:

@@ -11,8 +11,9 @@ import torch
 
 import seq2seq.train
 import vit.train
+from common.errors import UserError
 from common.training.checkpoint import load_state, read_weights
-from common.training.run import CONFIG, CURVES, LOG, METRICS, STATE, TENSORBOARD, WEIGHTS, run_folder
+from common.training.run import CONFIG, CURVES, LOG, METRICS, REPLACED, STATE, TENSORBOARD, WEIGHTS, run_folder
 from tests.training.helpers import MODALITIES, picture_data, sentences
 
 Run = Callable[..., tuple[int, list[str]]]
@@ -189,6 +190,7 @@ def test_another_kind_of_run_is_not_resumed(command: Command, tmp_path: Path) ->
         (["--minutes", "nan"], "minutes=nan must be above 0"),
         (["--minutes", "inf"], "minutes=inf must be above 0"),
         (["--betas", "0.9", "1"], "betas=(0.9, 1.0) must lie in [0, 1)"),
+        (["--optimizer", "fusedadam"], "optimizer 'fusedadam' cannot be made here ("),
         (["--resume", "--overwrite"], "--resume goes on and --overwrite starts again; give one of them"),
         (["--ema", "1.5"], "ema=1.5 must lie in [0, 1)"),
         (["--learning-rate", "-1"], "learning_rate=-1.0 must be 0 or more"),
@@ -263,6 +265,46 @@ def test_a_loss_that_is_not_finite_stops_the_run(command: Command, monkeypatch: 
     assert load_state(command.out / STATE)["progress"]["step"] == 4  # after steps 0 to 3
     monkeypatch.setattr(Stepper, "__call__", step)
     assert command("--resume")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "mistake", [["--optimizer", "adamx"], ["--optimizer", "fusedadam"], ["--device", "mps"], ["--compile"], ["--data"]]
+)
+def test_what_is_to_be_overwritten_stays_where_the_new_run_cannot_begin(
+    command: Command, monkeypatch: pytest.MonkeyPatch, mistake: list[str]
+) -> None:
+    if mistake == ["--device", "mps"] and torch.backends.mps.is_available():
+        pytest.skip("this machine has an mps device")
+    assert command("--seed", "5", "--max-steps", "3")[0] == 0
+    before = contents(command.out)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.which", lambda _: None)  # no compiler
+        if mistake == ["--data"]:
+            module = vit.train if command.modality == "pictures" else seq2seq.train
+            patch.setattr(module, "load_data", no_data)
+        assert command.refused("--overwrite", *([] if mistake == ["--data"] else mistake))
+        after = contents(command.out)
+        assert after.pop(REPLACED, b"") == b""
+        assert after == before
+        if mistake[0] == "--optimizer":  # torchrun, starting again, still has the old run to replace
+            patch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+            code, lines = command("--overwrite", "--max-steps", "1")
+            assert code == 0
+            assert not any("resuming" in line for line in lines)
+    assert command("--resume")[0] == 0  # of the old run, or of the one that took its place
+    assert not (command.out / REPLACED).exists()
+
+
+def no_data(*_: object, **__: object) -> None:
+    raise UserError("no data")
+
+
+def test_what_a_run_began_with_is_not_changed_by_resuming(command: Command) -> None:
+    assert command("--max-steps", "1")[0] == 0
+    preset = {"pictures": "cpu20", "sentences": "seed"}[command.modality]
+    assert f"preset={preset} is not that of the run in" in command.refused("--resume", "--preset", preset)
+    weights = command.out / WEIGHTS
+    assert f"init={weights} is not that of the run in" in command.refused("--resume", "--init", str(weights))
 
 
 def test_a_dry_run_leaves_nothing(command: Command) -> None:

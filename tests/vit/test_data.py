@@ -1,6 +1,7 @@
 """Splits, digits and folders, against right values known from how each fixture was made."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from common.errors import UserError
 from tests.vit.helpers import NOWHERE, colours, write_folder
 from vit.data import load_data
-from vit.splits import channel_statistics, hold_out
+from vit.splits import Pictures, all_pictures, channel_statistics, hold_out
 
 # ---- splitting
 
@@ -155,6 +156,67 @@ def test_classes_match_by_name_whatever_else_lies_about(tmp_path):
     (tmp_path / "test/10/a.heic").write_text("of a camera")
     (note,) = load_data(tmp_path, NOWHERE).notes
     assert note == "left out 2 files whose name ends like no picture's: train/1/notes.txt, ..."
+
+
+def test_pictures_deeper_in_a_class_folder_belong_to_it_and_are_said(tmp_path):
+    names = ["train/cat", "train/cat/more/x", "train/emu/sub", "train/emu/.hidden", "test/emu", "test/emu/a", "dev/cat"]
+    write_folder(tmp_path, dict.fromkeys(names[:1], 3) | dict.fromkeys(names[1:], 2))
+    (tmp_path / "train/emu/sub/again").symlink_to(tmp_path / "train/emu")  # a loop
+    data = load_data(tmp_path, NOWHERE)
+    assert data.classes == ("cat", "emu")
+    assert sorted({*colours(data.train), *colours(data.valid)}) == [
+        (0, 0), (0, 10), (0, 20), (10, 0), (10, 10), (20, 0), (20, 10),
+    ]  # fmt: skip
+    assert sources(data)[2] == [4, 5]
+    assert data.notes == (
+        "pictures in folders of a class folder belong to the class: 6, the first is train/cat/more/x/0.png",
+        "left out what lies beside the splits: dev",
+    )
+    write_folder(tmp_path / "wrong", {"pets/cat": 3, "pets/dog": 3, "cars/bus": 3})
+    with pytest.raises(UserError, match="wrong has no class folders with pictures"):  # the folder above
+        load_data(tmp_path / "wrong", NOWHERE)
+
+
+def test_a_link_to_nothing_is_a_bad_picture(tmp_path):
+    write_folder(tmp_path, {"cat": 6, "dog": 6})
+    (tmp_path / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(UserError, match=r"cat/gone\.png: .*skip with --skip-bad"):
+        load_data(tmp_path, NOWHERE)
+    for cache in ("none", tmp_path / "cache"):
+        assert load_data(tmp_path, NOWHERE, skip_bad=True, cache=cache).skipped == ("cat/gone.png",)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    data = load_data(write_folder(tmp_path, {"bus": 5, "car": 5, "train": 5}), NOWHERE)
+    assert data.classes == ("bus", "car", "train")
+
+
+def test_the_validation_folder_may_have_its_long_name(tmp_path):
+    data = load_data(write_folder(tmp_path, {"train/a": 2, "train/b": 2, "validation/b": 1, "test/a": 1}), NOWHERE)
+    assert sources(data) == [[0, 1], [2], [3]]
+
+
+@pytest.mark.parametrize(("split", "name"), [("val", "validation"), ("test", "test")])
+def test_a_split_without_one_good_picture_is_refused(tmp_path, split, name):
+    write_folder(tmp_path, {"train/cat": 3, "train/dog": 3, "val/cat": 2, "test/dog": 2})
+    for path in (tmp_path / split).rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=f"no {name} picture can be read: replace them, or remove their folder"):
+        load_data(tmp_path, NOWHERE, skip_bad=True)
+
+
+@pytest.mark.parametrize("sizes", [{"cat": 9, "dog": 7}, {"train/cat": 5, "train/dog": 4, "test/cat": 3}])
+def test_all_pictures_are_those_of_all_splits(tmp_path, sizes):
+    data = load_data(write_folder(tmp_path, sizes), NOWHERE)
+    pictures = all_pictures(data)
+    assert len(pictures) == sum(sizes.values())
+    parts = (data.train, data.valid, data.test)
+    assert torch.equal(pictures.images, torch.cat([part.images for part in parts]))
+    assert torch.equal(pictures.labels, torch.cat([part.labels for part in parts]))
+    digits = load_data("digits", NOWHERE, image_size=(8, 8))
+    copies = replace(digits, test=Pictures(digits.test.images.clone(), digits.test.labels))
+    assert torch.equal(all_pictures(copies).images, all_pictures(digits).images)
+    assert len(all_pictures(copies)) == 1797
 
 
 def test_the_name_of_a_class_must_be_text(tmp_path):

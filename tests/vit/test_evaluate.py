@@ -105,6 +105,20 @@ def test_the_command_matches_classes_by_name_and_draws(evaluate, folder, tmp_pat
         assert word in err
 
 
+def test_all_pictures_of_a_folder_may_be_judged(evaluate, folder, tmp_path):
+    weights, _ = write_weights(tmp_path / "run")
+    code, out, err = evaluate(weights, "--data", folder / "test", "--split", "all", "--cache", "none")
+    assert code == 0, err
+    assert "split; --split all" not in err
+    every = json.loads(out)
+    of_test = json.loads(evaluate(weights, "--data", folder)[1])
+    assert (every["pictures"], every["per_class"]) == (12, of_test["per_class"])
+    code, out, err = evaluate(weights, "--data", folder / "test", "--cache", "none")
+    n = json.loads(out)["pictures"]
+    assert n < 12
+    assert f"{n} of 12 pictures are the test split; --split all takes every one" in err
+
+
 def test_mirror_images_are_asked_too_and_said_apart(evaluate, folder, tmp_path):
     weights, model = write_weights(tmp_path / "run")
     logits, labels = by_hand(model, folder)

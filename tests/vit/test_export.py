@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ CONFIGS = {
     "usual": ViTConfig(3, (8, 12), n_layers=2, pooling="class_token", layers=LAYERS),
     "odd": ViTConfig(3, (8, 12), n_layers=1, pooling="attention", positions="sinusoidal",
                      layers=replace(ODD, d_model=16)),
+    "map": ViTConfig(3, (8, 12), n_layers=1, pooling="map", layers=LAYERS),
 }  # fmt: skip
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 CLASSES = ("ant", "bée", "cat")
@@ -42,7 +44,7 @@ def loaded_of(name: str) -> LoadedViT:
     return LoadedViT(model, Transform(config.image_size, MEAN, STD), CLASSES, {})
 
 
-@pytest.fixture(scope="module", params=[("onnx", "usual"), ("onnx", "odd"), ("torch", "usual"), ("torch", "odd")])
+@pytest.fixture(scope="module", params=[*product(["onnx", "torch"], ["usual", "odd"]), ("onnx", "map")])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, LoadedViT, Path]:
     to, name = request.param
     if to == "onnx":

@@ -97,6 +97,13 @@ def test_a_training_begins_mimetic_then_whitened(attention: bool, patches: bool,
         torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-4, msg=name)
 
 
+def test_pictures_that_are_all_alike_change_nothing() -> None:
+    model = build()
+    before = embedding(model).clone()
+    whiten(model, torch.full((5, 3, 6, 9), 0.7))
+    assert torch.equal(embedding(model), before)
+
+
 def test_a_constant_channel_gives_finite_weights() -> None:
     model, images = build(), pictures()
     images[:, 1] = 0.7
