@@ -59,7 +59,7 @@ def train(
     """
     tune_memory()
     with Interrupt() as interrupt, Terminal(task.unit) as terminal:
-        begins = None if resume or config.dry_run else options
+        begins = None if config.dry_run or (resume and (out / STATE).exists()) else options
         loop = _Loop(model, task, config, out, interrupt, terminal, begins)
         if config.dry_run:
             return loop.dry_run()
