@@ -21,7 +21,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     ``group_matcher`` where layers have learning rates of their own. Frozen parameters are left out.
 
     Raises:
-        ValueError: timm knows no such optimizer, or the model does not say in which order its layers lie.
+        ValueError: timm knows no such optimizer or it cannot be made here, it has no betas and some are given, or the
+            model does not say in which order its layers lie.
     """
     from timm.optim import create_optimizer_v2, list_optimizers  # takes seconds, and only training needs it
 
@@ -44,12 +45,15 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
             raise UserError(f"layer_decay={config.layer_decay} is for a ViT, whose layers lie in one row; leave it out")
         options["layer_decay"] = config.layer_decay
     try:
-        return create_optimizer_v2(
+        made = create_optimizer_v2(
             model, opt=config.optimizer, lr=config.learning_rate, weight_decay=config.weight_decay, **options
         )
     except (AssertionError, ImportError, TypeError, RuntimeError) as error:  # what one of timm's needs and has not
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"optimizer {config.optimizer!r} cannot be made here ({reason}); choose another") from None
+    if config.betas is not None and not any("betas" in group for group in made.param_groups):  # timm passes over them
+        raise UserError(f"betas={config.betas} are nothing that {config.optimizer} has; leave them out")
+    return made
 
 
 def learning_rate(step: int, total: int, config: TrainingConfig) -> float:

@@ -190,6 +190,7 @@ def test_another_kind_of_run_is_not_resumed(command: Command, tmp_path: Path) ->
         (["--minutes", "nan"], "minutes=nan must be above 0"),
         (["--minutes", "inf"], "minutes=inf must be above 0"),
         (["--betas", "0.9", "1"], "betas=(0.9, 1.0) must lie in [0, 1)"),
+        (["--optimizer", "sgd", "--betas", "0.8", "0.9"], "betas=(0.8, 0.9) are nothing that sgd has; leave them out"),
         (["--optimizer", "fusedadam"], "optimizer 'fusedadam' cannot be made here ("),
         (["--resume", "--overwrite"], "--resume goes on and --overwrite starts again; give one of them"),
         (["--ema", "1.5"], "ema=1.5 must lie in [0, 1)"),
