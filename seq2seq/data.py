@@ -131,6 +131,11 @@ def load_data(data: Sequence[str], data_dir: Path, options: CorpusOptions) -> Pa
     return _with_byte_pairs(files[0].stem, (kept, valid, test), options, dropped)
 
 
+def own_files(data: Sequence[str]) -> list[Path]:
+    """The files among what ``--data`` names: none where that is a data set."""
+    return [Path(name) for name in data if name not in DATASETS]
+
+
 def named_data(name: str, data_dir: Path, languages: tuple[str, str]) -> PairData:
     """A data set for a translator of these languages. Raises ValueError where it has others."""
     data = DATASETS[name](data_dir, CorpusOptions())
@@ -158,7 +163,10 @@ def without_long(data: PairData, longest: int) -> tuple[PairData, int]:
         kept[name] = [pair for i, pair in enumerate(pairs) if i not in long] if long else pairs
         if not kept[name]:
             raise UserError(f"longest={longest} leaves no pair to train on, or none to validate on; raise it")
-    return replace(data, **kept), sum(len(getattr(data, name)) - len(some) for name, some in kept.items())
+    example = kept["valid"][0] if data.example == data.valid[0] else data.example
+    return replace(data, **kept, example=example), sum(
+        len(getattr(data, name)) - len(some) for name, some in kept.items()
+    )
 
 
 def _with_byte_pairs(

@@ -15,7 +15,7 @@ from common.training.cli import data_folder, print_json, read_options, run_comma
 from common.training.run import say
 from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
-from seq2seq.data import DATASETS, Pair, named_data
+from seq2seq.data import DATASETS, Pair, named_data, own_files
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
 from seq2seq.lexicon import load_lexicon
 from seq2seq.multi30k import read_multi30k
@@ -111,12 +111,7 @@ def run(options: Options) -> None:
     if options.search.n_best > 1:
         raise UserError(f"n_best={options.search.n_best} must be 1: only the best translation is compared")
     if options.hypotheses is not None:
-        read = [
-            options.weights,
-            *(Path(name) for name in options.data if name not in DATASETS),
-            options.against,
-            options.shortlist,
-        ]
+        read = [options.weights, *own_files(options.data), options.against, options.shortlist]
         check_place(options.hypotheses, [path for path in read if path is not None])
     device = choose_device(options.device)
     translator = load_seq2seq(options.weights)

@@ -16,7 +16,7 @@ from common import UserError
 from common.training.checkpoint import check_place
 from common.training.cli import data_folder, read_options, run_command
 from common.training.run import say
-from seq2seq.data import DATASETS, Pair, named_data
+from seq2seq.data import DATASETS, Pair, named_data, own_files
 from seq2seq.decoding import encode_texts
 from seq2seq.lexicon import Lexicon, save_lexicon
 from seq2seq.multi30k import read_multi30k
@@ -136,7 +136,7 @@ def training_pairs(options: Options, languages: tuple[str, str]) -> list[Pair]:
 
 def run(options: Options) -> None:
     """Learns and writes a lexicon as the options say."""
-    check_place(options.out, [options.weights, *(Path(name) for name in options.data if name not in DATASETS)])
+    check_place(options.out, [options.weights, *own_files(options.data)])
     translator = load_seq2seq(options.weights)
     pairs = training_pairs(options, translator.languages)
     tokenizers = translator.source, translator.target

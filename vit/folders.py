@@ -81,7 +81,7 @@ def read_folder(
         notes += _skipped(names, store.broken)
         _still_there(labels[given[0]], good[given[0]], classes)
     parts = divided(good)
-    for name, (rows, _) in zip(("training", "validation", "test"), parts, strict=True):
+    for name, (rows, _) in zip(("validation", "test"), parts[1:], strict=True):
         if not len(rows):
             raise UserError(f"no {name} picture can be read: replace them, or remove their folder")
     original = NAME_OF_CLASSES.get(frozenset(name.replace(" ", "_") for name in classes))

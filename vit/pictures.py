@@ -61,15 +61,16 @@ def _holds_pictures_alone(folder: Path) -> bool:
     """Whether there are pictures, and no folder that could be a class."""
     with os.scandir(folder) as entries:
         shown = [entry for entry in entries if not entry.name.startswith(".")]
-    return any(_is_picture(entry.name) for entry in shown) and not any(entry.is_dir() for entry in shown)
+    return any(is_picture(entry.name) for entry in shown) and not any(entry.is_dir() for entry in shown)
 
 
-def _is_picture(name: str) -> bool:
+def is_picture(name: str) -> bool:
+    """Whether a file's name ends like a picture's."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS
 
 
-def _names_below(folder: Path, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """The files of a folder by name, then those of the folders in it.
+def files_below(folder: Path, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The files of a folder by name, then those of the folders in it, each with the folders before its name.
 
     Hidden ones and loops of links are left out; links to nothing are there, for somebody may miss them.
     """
@@ -80,7 +81,7 @@ def _names_below(folder: Path, above: tuple[str, ...] = ()) -> Iterator[str]:
     yield from (entry.name for entry in shown if entry.is_file() or not os.path.exists(entry.path))
     for entry in folders:
         if not entry.is_symlink() or os.path.realpath(entry.path) not in above:
-            yield from (os.path.join(entry.name, name) for name in _names_below(folder / entry.name, above))
+            yield from (os.path.join(entry.name, name) for name in files_below(folder / entry.name, above))
 
 
 def class_pictures(
@@ -102,8 +103,8 @@ def class_pictures(
     for folder in sorted(directory.iterdir()):
         if folder.name.startswith(".") or not folder.is_dir():
             continue
-        names = list(_names_below(folder))
-        pictures = [name for name in names if _is_picture(name)]
+        names = list(files_below(folder))
+        pictures = [name for name in names if is_picture(name)]
         deeper = [name for name in pictures if os.sep in name]
         direct = direct or len(deeper) < len(pictures)
         paths = [folder / name for name in pictures]

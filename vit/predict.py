@@ -15,7 +15,7 @@ from common import UserError, packed
 from common.training.checkpoint import check_place
 from common.training.cli import print_json, read_options, run_command
 from vit.metrics import log_probabilities
-from vit.pictures import EXTENSIONS
+from vit.pictures import files_below, is_picture
 from vit.weights import LoadedViT, load_vit
 
 TOGETHER = 128
@@ -54,10 +54,7 @@ def find_pictures(arguments: Sequence[str]) -> Iterator[Path]:
             lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
             yield from (Path(os.fsdecode(line)) for line in lines if line.strip())
         elif os.path.isdir(argument):
-            for path in sorted(Path(argument).rglob("*")):
-                hidden = any(part.startswith(".") for part in path.relative_to(argument).parts)
-                if path.suffix.lower() in EXTENSIONS and not hidden and path.is_file():
-                    yield path
+            yield from (Path(argument) / name for name in files_below(Path(argument)) if is_picture(name))
         else:
             yield Path(argument)
 

@@ -86,12 +86,11 @@ def parse_options(
     default = options()
     if preset is not None and preset not in presets:
         raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(presets)}")
-    usual = default.data if isinstance(default.data, str) else default.data[0]  # pyright: ignore[reportAttributeAccessIssue]
-    folder = run_folder(None if out is None else Path(out), usual if data is None else data)
-    if "--resume" in arguments and (saved := read_config(folder).get("options")):
+    if "--resume" in arguments and (saved := _saved_options(default, out, data)):
         for name, asked in (("preset", preset), ("init", init)):
             if asked is not None and asked != saved.get(name):
-                raise UserError(f"{name}={asked} is not that of the run in {folder} ({saved.get(name)}); leave it out")
+                own = saved.get(name) or "it has none"
+                raise UserError(f"{name}={asked} is not that of the run to resume ({own}); leave it out")
         default = apply(from_dict(options, saved), {"training": {"max_steps": None}})  # that was for the first part
     else:
         default = apply(default, by_data.get(data or "", {}))
@@ -100,6 +99,12 @@ def parse_options(
         if init is not None and by_init is not None:
             default = apply(default, by_init(init))
     return read_options(options, arguments, default=default)
+
+
+def _saved_options(default: Any, out: str | None, data: str | None) -> dict[str, Any] | None:
+    """Those of the run in ``out``, or where that is not given, of the one on the data that are asked for."""
+    usual = default.data if isinstance(default.data, str) else default.data[0]
+    return read_config(run_folder(None if out is None else Path(out), data or usual)).get("options")
 
 
 def read_options(options: type[Options], arguments: Sequence[str] | None = None, **settings: Any) -> Options:

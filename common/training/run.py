@@ -56,7 +56,7 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     """
     if resume and overwrite:
         raise UserError("--resume goes on and --overwrite starts again; give one of them")
-    again = distributed.restarted() and not (out / REPLACED).exists()
+    again = _started_again(out)
     if not distributed.is_main():
         return resume or again
     try:
@@ -96,10 +96,14 @@ def begin_run(out: Path, options: Mapping[str, Any]) -> None:
     (out / REPLACED).unlink(missing_ok=True)
 
 
+def _started_again(out: Path) -> bool:
+    """Whether torchrun started its processes again after this run had begun in its folder."""
+    return distributed.restarted() and not (out / REPLACED).exists()
+
+
 def goes_on(out: Path, resume: bool) -> bool:
     """Whether the run at ``out`` takes its weights from its own state."""
-    again = distributed.restarted() and not (out / REPLACED).exists()
-    return (resume or again) and (out / STATE).exists()
+    return (resume or _started_again(out)) and (out / STATE).exists()
 
 
 def read_config(out: Path) -> dict[str, Any]:

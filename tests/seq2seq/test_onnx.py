@@ -62,7 +62,7 @@ def test_readme_txt_decodes_token_for_token_as_greedy(exported, capsys):
     ids = sources([5] * 20 + [1] * 8 + [9] * 20 + [3] * 16, vocabulary=model.config.source_vocabulary - 2)
     texts = source.decode(ids.tolist())
     assert encode_texts(texts, source) == [[i for i in row if i] for row in ids.tolist()]
-    ran = run_usage(folder, lines=texts)
+    ran = run_usage(folder, lines=["", *(f" {text}\n" for text in texts), "  "])
     expected = greedy(model, ids, 2 * ids.shape[1] + 10)
     assert ran["found"] == expected
     assert capsys.readouterr().out.strip() == str(decode_lines(expected, target))

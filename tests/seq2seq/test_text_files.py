@@ -188,10 +188,12 @@ def test_pairs_with_a_long_side_are_left_out_and_counted(tmp_path):
     data = load_data(["toy"], tmp_path, CorpusOptions())
     byte = Tokenizer.of_bpe([], 259)  # bytes alone: as many tokens as bytes, and one for the space before the text
     data = replace(data, source_tokenizer=byte, target_tokenizer=byte, train=[*long, *rows], valid=[long[2], rows[0]])
+    data = replace(data, example=long[2])
     for longest, kept in ((2001, long), (2000, long[:2]), (32, long[:2]), (31, long[:1]), (30, [])):
         found, left = without_long(data, longest)
         assert found.train == [*kept, *rows]
         assert found.valid == [*kept[2:], rows[0]]
+        assert found.example == found.valid[0]  # the picture at the end of the training is of one that is there
         assert left == 3 - len(kept) + (len(kept) < 3)
     with pytest.raises(UserError, match="longest=3 leaves no pair to train on, or none to validate on; raise it"):
         without_long(data, 3)
