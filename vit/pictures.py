@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 
 from common.errors import UserError
 
@@ -191,18 +192,27 @@ def decode_pictures(
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode as RGB: transparent pixels on white, 16-bit grey scaled to 8 bits.
+    """Any mode as RGB with 8 bits, transparent pixels on white.
+
+    - Grey of 9 to 16 bits: the file's whole range, 0 to 2 ** bits - 1, becomes 0 to 255, rounded to the nearest; a TIFF
+      file states its bits in BitsPerSample. PhotometricInterpretation 0 (MinIsWhite) inverts.
+    - Grey integers of 32 bits, or with a sign: as 16 bits if all lie within 0 to 65535, else refused.
+    - Floating-point numbers: refused, because no format states their range.
+    - Colour, or grey with transparency, of 16 bits: the upper 8 of each, which is all that Pillow decodes.
 
     Raises:
-        ValueError: the pixels have no known range (floating point, or integers beyond 16 bits).
+        ValueError: the pixels have no known range.
     """
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # I;16, I;16B and I: Pillow's own conversion to 8 bits would clip at 255
         pixels = np.asarray(image).astype(np.int64)
-        if pixels.min() < 0 or pixels.max() > 65535:
+        white, inverted = _grey_range(image)
+        if pixels.min() < 0 or pixels.max() > white:
             raise ValueError("its pixels go beyond 16 bits, save it with 8 or 16 bits")
-        grey = (pixels + 128) // 257  # the nearest of 0..255: 65535 = 255 * 257
+        grey = (pixels * 255 + white // 2) // white
+        if inverted:
+            grey = 255 - grey
         grey[pixels == image.info.get("transparency", -1)] = 255
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if not image.has_transparency_data:
@@ -210,6 +220,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
     # Before any resizing, which would mix colours hidden under full transparency into their neighbours.
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _grey_range(image: Image.Image) -> tuple[int, bool]:
+    """The largest value that an integer grey pixel may have, and whether that is black (TIFF 6.0, section 3)."""
+    tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+    # Pillow scales the other formats' pixels to 16 bits itself, and inverts TIFF's of up to 8 bits.
+    bits = min(tags.get(BITSPERSAMPLE, (16,))[0], 16)
+    return 2**bits - 1, tags.get(PHOTOMETRIC_INTERPRETATION) == 0
 
 
 def fit(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
@@ -235,5 +253,8 @@ def _reason(path: str | Path, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         if os.path.getsize(path) == 0:
             return "the file is empty"
+        with open(path, "rb") as file:
+            if file.read(4) in (b"II*\0", b"MM\0*"):
+                return "it is a TIFF file of a kind that Pillow cannot decode, save it as PNG"
         return f"it is none of {', '.join(COMMON)}, or of {len(FORMATS) - len(COMMON)} rarer formats"
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,9 @@
 """Picture files of every kind, against the pixels each fixture was made from."""
 
 import io
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -97,6 +99,66 @@ def test_sixteen_bit_ppm(tmp_path):
     values = np.array([[0, 257, 385, 386, 32768, 65535]], ">u2")
     (tmp_path / "a.pgm").write_bytes(b"P5 6 1 65535\n" + values.tobytes())
     np.testing.assert_array_equal(read_picture(tmp_path / "a.pgm", (1, 6)), GREY8)
+
+
+def tiff(order, bits, photometric, rows, sample_format=1):
+    """A grey TIFF file from the bytes of its rows, two pixels each."""
+    tags = {256: 2, 257: len(rows), 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1, 278: len(rows)}
+    tags |= {279: len(b"".join(rows)), 339: sample_format}
+    data = b"".join(rows) + b"\0" * (len(b"".join(rows)) % 2)
+    entries = [struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0) for tag, value in sorted(tags.items())]
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8 + len(data))
+    return head + data + struct.pack(f"{order}H", len(entries)) + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("content", "right"),
+    [
+        # Two pixels of 12 bits are three bytes: 0x123 and 0xFFF, then 0 and 0x800.
+        (tiff("<", 12, 1, [b"\x12\x3f\xff", b"\x00\x08\x00"]), [[18, 255], [0, 128]]),
+        (tiff("<", 16, 1, [b"\x34\x12\xff\xff"]), [[18, 255]]),
+        (tiff(">", 16, 1, [b"\x12\x34\xff\xff"]), [[18, 255]]),
+        (tiff("<", 16, 0, [b"\x34\x12\xff\xff", b"\0\0\0\x80"]), [[237, 0], [255, 127]]),
+        (tiff("<", 16, 1, [b"\x34\x12\xff\x7f"], sample_format=2), [[18, 127]]),
+        (tiff("<", 8, 0, [b"\x12\xff"]), [[237, 0]]),
+        (tiff("<", 4, 1, [b"\x1f"]), [[17, 255]]),
+        (tiff("<", 4, 0, [b"\x1f"]), [[238, 0]]),
+    ],
+)
+def test_grey_tiff_of_any_depth_spans_black_to_white(tmp_path, content, right):
+    (tmp_path / "a.tif").write_bytes(content)
+    pixels = read_picture(tmp_path / "a.tif", (len(right), 2))
+    np.testing.assert_array_equal(pixels, np.repeat(np.array(right)[..., None], 3, axis=2))
+
+
+def test_a_kind_of_tiff_that_pillow_does_not_know_is_named(tmp_path):
+    (tmp_path / "a.tif").write_bytes(tiff(">", 16, 0, [b"\x12\x34\xff\xff"]))
+    with pytest.raises(UserError, match=r"a\.tif: it is a TIFF file of a kind that Pillow cannot decode, save it as"):
+        read_picture(tmp_path / "a.tif", (1, 2))
+
+
+def png16(colour_type, values):
+    """A PNG file of one row of 16-bit pixels."""
+
+    def chunk(name, body):
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", len(values), 1, 16, colour_type, 0, 0, 0)
+    row = b"\0" + np.array(values, ">u2").tobytes()
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "right"),
+    [
+        (png16(2, [(0x1234, 0x80FF, 0xFFFF), (0, 0x7F00, 255)]), [(0x12, 0x80, 255), (0, 0x7F, 0)]),
+        (png16(6, [(0x1234, 0x80FF, 0xFFFF, 0xFFFF), (0, 0, 0, 0)]), [(0x12, 0x80, 255), WHITE]),
+        (png16(4, [(0x1234, 0xFFFF), (0x1234, 0)]), [(0x12, 0x12, 0x12), WHITE]),
+    ],
+)
+def test_sixteen_bit_colour_keeps_its_upper_bits(tmp_path, content, right):
+    (tmp_path / "a.png").write_bytes(content)
+    np.testing.assert_array_equal(read_picture(tmp_path / "a.png", (1, 2)), row(*right))
 
 
 def test_cmyk_jpeg_is_red(tmp_path):
