@@ -2,11 +2,12 @@
 
 The file lies in FOLDER/.patchwords-cache (hidden folders are no classes), in the user's own cache folder where that
 cannot be written, or where ``--cache`` says. Its name tells the pictures' size and a key of all that decides their
-pixels: the names, sizes and times of the files, and Pillow's version. So a change makes another file, and the old one
-is deleted.
+pixels: the names, sizes, times and inodes of the files, and Pillow's version. So a change makes another file, and the
+old one is deleted.
 
-It holds pixels (M, H, W, 3) uint8, their ``pixel_sums``, a JSON object, and that object's length as the last eight
-bytes. It is written under another name and renamed when whole; one that is damaged is as good as none.
+It holds pixels (M, H, W, 3) uint8, their ``pixel_sums``, the hashes of the picture files, a JSON object, and that
+object's length as the last eight bytes. It is written under another name and renamed when whole; one that is damaged is
+as good as none.
 
 A run maps the pixels, and each batch reads the rows that it needs. This is all that a set larger than the memory takes:
 the system keeps in memory what fits, and ``--workers`` read the next batches meanwhile.
@@ -29,12 +30,13 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
+from common.training.interrupt import unwinding
 from vit.pictures import BadPicture, decode_pictures
 from vit.splits import mapped, pixel_hash, pixel_sums
 
 FOLDER = ".patchwords-cache"
 SUFFIX = ".pictures"
-VERSION = 1  # of the file, and of how a picture is decoded
+VERSION = 2  # of the file, and of how a picture is decoded
 CHECKED = 2 * 10**9  # bytes of pixels up to which they are compared with their hash, a second at most
 LEFT_BEHIND = 24 * 3600.0  # seconds after which a file that was never finished is deleted
 
@@ -45,6 +47,7 @@ class Decoded:
 
     images: Tensor  # uint8 (M, H, W, 3); black where a file cannot be read
     sums: Tensor  # int64 (M, 2, 3), see ``pixel_sums``
+    hashes: np.ndarray  # int64 (M,), ``file_hash`` of each; 0 where a file cannot be read
     broken: dict[int, str]  # why a file cannot be read, by its number
     pixels: str  # ``pixel_hash`` of the images
     file: Path | None = None  # the one that the images are mapped from
@@ -90,8 +93,8 @@ def decoded(folder: Path, paths: Sequence[Path], image_size: tuple[int, int], ca
         images[row : row + len(block)] = torch.from_numpy(block)
         row += len(block)
 
-    sums, broken, pixels = _decode(paths, image_size, take)
-    return Decoded(images, sums, {i: error.reason for i, error in broken.items()}, pixels)
+    sums, hashes, broken, pixels = _decode(paths, image_size, take)
+    return Decoded(images, sums, hashes, {i: error.reason for i, error in broken.items()}, pixels)
 
 
 def _places(folder: Path, cache: str | Path) -> list[Path]:
@@ -108,26 +111,32 @@ def _key(folder: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> st
     return hashlib.sha256(json.dumps([VERSION, PIL.__version__, image_size, files]).encode()).hexdigest()[:24]
 
 
-def _state(path: Path) -> tuple[int, int]:
-    """Size and time of a file, by which a change is seen; of a link to nothing none."""
+def _state(path: Path) -> tuple[int, ...]:
+    """What tells a file's content from an earlier one and from another file's; of a link to nothing none.
+
+    Size and mtime are not enough: files that change their places take them along, and an edit may put the mtime back.
+    A rename shows in the inode. An edit shows in the ctime, which nobody can set; on Windows that is the time of
+    creation, and there an edit that keeps both size and mtime goes unnoticed.
+    """
     try:
         status = os.stat(path)
-    except FileNotFoundError:
-        return -1, 0
-    return status.st_size, status.st_mtime_ns
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _decode(
     paths: Sequence[Path], image_size: tuple[int, int], take: Callable[[np.ndarray], object]
-) -> tuple[Tensor, dict[int, BadPicture], str]:
-    """Gives every block of pictures away in order; returns the sums, the bad ones, and the hash of the pixels."""
-    sums, broken, digest = [], {}, hashlib.sha256()
-    for block, bad in decode_pictures(paths, image_size):
+) -> tuple[Tensor, np.ndarray, dict[int, BadPicture], str]:
+    """Gives every block of pictures away in order; returns sums, hashes, the bad ones, and the hash of the pixels."""
+    sums, hashes, broken, digest = [], [], {}, hashlib.sha256()
+    for block, some, bad in decode_pictures(paths, image_size):
         take(block)
         digest.update(block.data)
         sums.append(pixel_sums(torch.from_numpy(block)))
+        hashes.append(some)
         broken.update(bad)
-    return torch.cat(sums), broken, digest.hexdigest()
+    return torch.cat(sums), np.concatenate(hashes), broken, digest.hexdigest()
 
 
 def _write(file: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> None:
@@ -135,20 +144,21 @@ def _write(file: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> No
     file.parent.mkdir(parents=True, exist_ok=True)
     # A name that no other process has, on whichever machine it may be.
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-    try:
-        with open(part, "xb") as out:
-            sums, broken, pixels = _decode(paths, image_size, lambda block: out.write(block.data))
-            out.write(sums.numpy().tobytes())
-            reasons = {str(i): error.reason for i, error in broken.items()}
-            trailer = json.dumps({"pixels": pixels, "broken": reasons}).encode()
-            out.write(trailer + len(trailer).to_bytes(8, "little"))
-            out.flush()
-            os.fsync(out.fileno())
-        if any(error.passing for error in broken.values()):
-            return  # another time they may well be read
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
+    with unwinding():
+        try:
+            with open(part, "xb") as out:
+                sums, hashes, broken, pixels = _decode(paths, image_size, lambda block: out.write(block.data))
+                out.write(sums.numpy().tobytes() + hashes.tobytes())
+                reasons = {str(i): error.reason for i, error in broken.items()}
+                trailer = json.dumps({"pixels": pixels, "broken": reasons}).encode()
+                out.write(trailer + len(trailer).to_bytes(8, "little"))
+                out.flush()
+                os.fsync(out.fileno())
+            if any(error.passing for error in broken.values()):
+                return  # another time they may well be read
+            os.replace(part, file)
+        finally:
+            part.unlink(missing_ok=True)
     _clean(file)
 
 
@@ -167,20 +177,21 @@ def _clean(file: Path) -> None:
 def _load(file: Path, n: int, image_size: tuple[int, int]) -> Decoded | None:
     """What a cache file holds of n pictures; None where there is none, or it is damaged."""
     shape = (n, *image_size, 3)
-    pixels, sums = math.prod(shape), n * 2 * 3 * 8  # bytes
+    pixels, sums, hashes = math.prod(shape), n * 2 * 3 * 8, n * 8  # bytes
     try:
         with open(file, "rb") as source:
             source.seek(-8, os.SEEK_END)
             length = int.from_bytes(source.read(8), "little")
-            if source.tell() != pixels + sums + length + 8:
+            if source.tell() != pixels + sums + hashes + length + 8:
                 return None
             source.seek(pixels)
             table = np.frombuffer(source.read(sums), dtype=np.int64).reshape(n, 2, 3)
+            keys = np.frombuffer(source.read(hashes), dtype=np.int64)
             trailer = json.loads(source.read(length))
         images = mapped(file, shape)
         if pixels <= CHECKED and pixel_hash(images) != trailer["pixels"]:
             return None
         broken = {int(i): str(reason) for i, reason in trailer["broken"].items()}
-        return Decoded(images, torch.from_numpy(table.copy()), broken, trailer["pixels"], file.resolve())
+        return Decoded(images, torch.from_numpy(table.copy()), keys, broken, trailer["pixels"], file.resolve())
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # of arbitrary bytes
         return None

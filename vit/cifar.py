@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from common.errors import UserError
+from common.training.interrupt import unwinding
 from vit.pictures import fit
 from vit.splits import PictureData, Pictures, content_hash, hold_out, pixel_hash
 
@@ -90,7 +91,7 @@ def _fetch_cifar(dataset: "type[CIFAR10]", data_dir: Path) -> None:
         raise UserError(f"{archive} is damaged (wrong md5): delete it and start again to download it, or {cure}")
     data_dir.mkdir(parents=True, exist_ok=True)
     # Every file is written elsewhere and moved when whole: one that is cut short is never taken for the real one.
-    with tempfile.TemporaryDirectory(dir=data_dir, prefix=".") as part:
+    with unwinding(), tempfile.TemporaryDirectory(dir=data_dir, prefix=".") as part:
         if not archive.exists():
             default = socket.getdefaulttimeout()
             socket.setdefaulttimeout(STALLED)  # torchvision sets none: a network that swallows packets would hang

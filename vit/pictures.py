@@ -18,6 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 
 from common.errors import UserError
+from common.training.examples import file_hash
 
 # All of Pillow's that hold pixels in a raster and nothing else: it would start Ghostscript for a PostScript file.
 COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -160,26 +161,31 @@ def read_picture(path: str | Path, image_size: tuple[int, int]) -> np.ndarray:
 
 def decode_pictures(
     paths: Sequence[Path], image_size: tuple[int, int]
-) -> Iterator[tuple[np.ndarray, dict[int, BadPicture]]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, BadPicture]]]:
     """All pictures in the order of paths, decoded in parallel threads, some at a time.
 
     Yields:
-        Pictures (n, H, W, 3) uint8, and by their numbers in ``paths`` those that cannot be read, which are black.
+        Pictures (n, H, W, 3) uint8, the hashes of their files (n,) int64, and by their numbers in ``paths`` those that
+        cannot be read, which are black.
     """
 
-    def read(chunk: range) -> tuple[np.ndarray, dict[int, BadPicture]]:
+    def read(chunk: range) -> tuple[np.ndarray, np.ndarray, dict[int, BadPicture]]:
         images, broken = np.zeros((len(chunk), *image_size, 3), dtype=np.uint8), {}
+        hashes = np.zeros(len(chunk), dtype=np.int64)
         for k, i in enumerate(chunk):
             try:
                 images[k] = read_picture(paths[i], image_size)
+                hashes[k] = file_hash(paths[i])
             except BadPicture as error:
                 broken[i] = error
-        return images, broken
+            except OSError as error:  # it went away in between
+                broken[i] = BadPicture(paths[i], _reason(paths[i], error), passing=True)
+        return images, hashes, broken
 
     # Chunks, because a task for each of many small files costs as much as decoding it.
     chunks = (range(i, min(i + CHUNK, len(paths))) for i in range(0, len(paths), CHUNK))
     pool = ThreadPoolExecutor(os.cpu_count())
-    ahead: deque[Future[tuple[np.ndarray, dict[int, BadPicture]]]] = deque()
+    ahead: deque[Future[tuple[np.ndarray, np.ndarray, dict[int, BadPicture]]]] = deque()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="PIL")  # damaged EXIF: the pixels are whole all the same

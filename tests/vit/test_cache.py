@@ -1,8 +1,12 @@
 """The cache of a folder's pictures: the same pixels as without, made anew when a file changes, ignored when damaged."""
 
+import hashlib
 import os
 import pickle
+import signal
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -57,6 +61,7 @@ def caches(place):
 def same(left, right):
     assert torch.equal(left.images, right.images)
     assert torch.equal(left.sums, right.sums)
+    assert left.hashes.tolist() == right.hashes.tolist()
     assert (left.broken, left.pixels) == (right.broken, right.pixels)
 
 
@@ -97,7 +102,15 @@ def test_a_change_of_any_file_makes_another_cache_and_deletes_the_old(folder, de
     def rename():
         (folder / "dog" / "1.png").rename(folder / "dog" / "x.png")
 
-    for change in (paint, touch, rename, (folder / "cat" / "9.png").unlink):
+    def edit_keeping_size_and_time():
+        file = folder / "cat" / "2.png"
+        status = os.stat(file)
+        file.write_bytes(b"x" * status.st_size)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert os.stat(file).st_mtime_ns == status.st_mtime_ns
+
+    remove = (folder / "cat" / "9.png").unlink
+    for change in (paint, touch, rename, remove, edit_keeping_size_and_time):
         change()
         decodings[0] = 0
         paths = paths_of(folder)
@@ -107,6 +120,25 @@ def test_a_change_of_any_file_makes_another_cache_and_deletes_the_old(folder, de
         assert len(caches(folder / FOLDER)) == 2
     assert other_size.file is not None
     assert other_size.file.exists()
+
+
+@pytest.mark.parametrize(("one", "other"), [("cat", "dog"), ("cat/0.bmp", "dog/0.bmp")])
+def test_files_and_classes_that_change_places_are_noticed(tmp_path, one, other):
+    """All as long and as old as each other."""
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            Image.new("RGB", (SIZE[1], SIZE[0]), (ord(name[0]), i, 0)).save(tmp_path / name / f"{i}.bmp")
+            os.utime(tmp_path / name / f"{i}.bmp", (5, 5))
+    paths = paths_of(tmp_path)
+    assert len({path.stat().st_size for path in paths}) == 1
+    before = decoded(tmp_path, paths, SIZE, "auto").images.clone()
+    (tmp_path / one).rename(tmp_path / "x")
+    (tmp_path / other).rename(tmp_path / one)
+    (tmp_path / "x").rename(tmp_path / other)
+    now = decoded(tmp_path, paths, SIZE, "auto")
+    same(now, decoded(tmp_path, paths, SIZE, "none"))
+    assert not torch.equal(now.images, before)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "a pixel", "the trailer", "longer", "no length"])
@@ -193,6 +225,45 @@ def test_bad_files_are_remembered_but_not_those_that_the_file_system_refuses(fol
         patch.setattr(vit.pictures, "read_picture", failing)
         assert set(decoded(folder, paths, SIZE, "auto").broken.values()) == {"Input/output error"}
     assert decoded(folder, paths, SIZE, "auto").broken == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_reading_leaves_no_part_of_a_cache(folder, number):
+    script = f"""
+import os
+from pathlib import Path
+
+import vit.cache, vit.pictures
+from common.training.cli import run_command
+
+read = vit.pictures.read_picture
+
+def reading(path, image_size):
+    if path.name == "69.png":
+        assert list(Path({str(folder / FOLDER)!r}).iterdir())
+        os.kill(os.getpid(), {int(number)})
+    return read(path, image_size)
+
+vit.pictures.read_picture = reading
+folder = Path({str(folder)!r})
+paths = [path for name in ("cat", "dog") for path in sorted((folder / name).iterdir())]
+run_command(lambda: vit.cache.decoded(folder, paths, {SIZE}, "auto"))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr.count("\n")) == (128 + number, 1), ended.stderr
+    assert caches(folder / FOLDER) == []
+
+
+def test_hashes_are_of_the_files_whatever_their_names(folder):
+    paths = paths_of(folder)
+    paths[3].write_bytes(paths[5].read_bytes())
+    paths[4].write_bytes(b"")
+    hashes = decoded(folder, paths, SIZE, "none").hashes
+    assert hashes[3] == hashes[5]
+    assert hashes[4] == 0  # cannot be read
+    assert len({*hashes.tolist()}) == 72
+    digest = hashlib.blake2b(paths[72].read_bytes(), digest_size=8).digest()
+    assert hashes[72] == int.from_bytes(digest, "little", signed=True)
 
 
 def test_others_may_read_a_cache(folder):

@@ -2,13 +2,17 @@
 
 import http.server
 import io
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from dataclasses import dataclass
 from hashlib import md5
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,6 +116,20 @@ def test_cifar_from_its_archive_and_then_from_its_files(tmp_path, cifar):
     other = load_data(cifar.name, tmp_path, valid_fraction=0.25, seed=1)
     assert not torch.equal(other.valid.images, data.valid.images)
     assert load_data(cifar.name, tmp_path, image_size=(7, 11)).test.images.shape == (12, 7, 11, 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_downloading_leaves_nothing_behind(tmp_path, cifar, monkeypatch, number):
+    def download(url, folder, *_):
+        Path(folder, "half").write_bytes(b"x")
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", download)
+    with pytest.raises(KeyboardInterrupt):
+        load_data(cifar.name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_cifar_archive_that_is_damaged_is_named_with_the_cure(tmp_path, cifar):

@@ -22,7 +22,7 @@ def noise(height, width, channels=3, seed=0):
 def decode_all(paths, image_size):
     """All blocks as one, and all bad pictures."""
     blocks = list(decode_pictures(paths, image_size))
-    return np.concatenate([block for block, _ in blocks]), {i: bad for _, some in blocks for i, bad in some.items()}
+    return np.concatenate([block for block, *_ in blocks]), {i: bad for *_, some in blocks for i, bad in some.items()}
 
 
 def row(*colours):
