@@ -1,5 +1,9 @@
 """The Transformer core that pictures and words share; it knows neither."""
 
+from common.runtime import waiting  # noqa: F401 (before torch)
+
+# isort: split
+
 from common.attention import ATTENTION, MultiHeadAttention, explicit_attention, fused_attention
 from common.config import TransformerConfig
 from common.consistency import consistent_cross_entropy

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import UserError
+from common.kernels.precision import known_precision
+from common.kernels.processor import FEW_ROWS, int8_sums_are_exact
 from common.linear import Activation
 
 Model = TypeVar("Model", bound=nn.Module)
-PRECISIONS = ("float32", "bfloat16", "int8")
 FUSED = {F.relu: "relu", F.gelu: "gelu"}  # activations that oneDNN applies as it writes a product
 APPLIED = {"none": lambda x: x, "relu": torch.relu_, "gelu": F.gelu}  # by the names that oneDNN has for them
 
@@ -26,8 +27,8 @@ class PackedLinear(nn.Module):
     few rows: in each step of decoding, and for a single picture.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str = "float32") -> None:
-        """weight (O, I), bias (O,); precision, in which it multiplies: float32, bfloat16, or int8 (see ``_Int8``)."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str = "fp32") -> None:
+        """weight (O, I), bias (O,); precision of the product: fp32, bf16, or int8 (see ``_Int8``)."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
@@ -70,7 +71,7 @@ class _Product:
     """Weights up to which torch's own product takes less time than oneDNN takes to start, as it does for one row."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
-        self.dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.plain = weight
         self.few = weight.shape[1] * (256 if weight.numel() <= self.SMALL else 1)  # numbers of x
         self.product = torch.ops.mkldnn._linear_pointwise.default
@@ -86,12 +87,15 @@ class _Product:
 
 
 class _Int8:
-    """x W^T + b with numbers of 8 bits: each output's weights have a scale of their own, and so has each row of x,
-    which is found at each call ("dynamic quantisation"), so that no row depends on another. Sums are exact."""
+    """x W^T + b in 8-bit integers: one scale for the weights of each output and one for each row of x, found at each
+    call ("dynamic quantisation"), so that no row depends on another.
 
-    ZERO = 128  # of x, whose numbers are unsigned
+    Sums are exact: on processors that add pairs of products in 16 bits, x has 7 bits instead of 8, and no pair exceeds
+    2 * 127 * 127.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+        self.largest = 127 if int8_sums_are_exact() else 63  # of x; oneDNN takes it shifted to 1 and above
         self.scale = weight.abs().amax(dim=1).clamp_min(1e-12) / 127.0
         rounded = (weight / self.scale.unsqueeze(1)).round().to(torch.int8)
         self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
@@ -99,41 +103,41 @@ class _Int8:
         self.bias = None if bias is None else bias.contiguous()
 
     def __call__(self, x: Tensor, activation: str) -> Tensor:
-        scale = x.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-12).div_(self.ZERO - 1)
-        rounded = (x / scale).round_().add_(self.ZERO).to(torch.uint8)
+        scale = x.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-12).div_(self.largest)
+        zero = self.largest + 1
+        rounded = (x / scale).round_().add_(zero).to(torch.uint8)
         weights: tuple[Any, ...] = (self.weight, self.scale, self.zeros, None)
         output: tuple[Any, ...] = (1.0, 0, x.dtype)
         # oneDNN knows one scale for all of x: it is given 1, and rows are scaled afterwards.
-        out = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, self.ZERO, *weights, *output, "none", [], "none")
+        out = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, zero, *weights, *output, "none", [], "none")
         out = out.mul_(scale) if self.bias is None else torch.addcmul(self.bias, out, scale)
         return APPLIED[activation](out)
 
 
-def packed(model: Model, precision: str = "float32") -> Model:
+def packed(model: Model, precision: str = "fp32", rows: int = FEW_ROWS) -> Model:
     """A copy of a model in evaluation mode, for inference on a CPU, whose linear layers are ``PackedLinear``.
 
-    Where oneDNN is missing or the model lies elsewhere, it is the model itself.
+    If torch lacks oneDNN or the model is on another device, it is the model itself.
 
     Args:
         model: its parameters are float32.
-        precision: in which the linear layers multiply: float32, bfloat16 or int8.
+        precision: of the products, and rows: see ``known_precision``.
 
     Raises:
-        ValueError: another precision, or one below float32 where it cannot be had.
+        UserError: an unknown precision, or one below fp32 that is not available here.
     """
-    if precision not in PRECISIONS:
-        raise UserError(f"precision={precision} cannot be packed; choose one of {', '.join(PRECISIONS)}")
     parameters = list(model.parameters())
     plain = all(p.device.type == "cpu" and type(p) is nn.Parameter and p.dtype == torch.float32 for p in parameters)
     if not (plain and torch.backends.mkldnn.is_available()):
-        if precision != "float32":
-            raise UserError(f"precision={precision} needs a float32 model on a CPU and torch with oneDNN")
+        if precision != "auto" and known_precision(precision) != "fp32":
+            raise UserError(f"precision={precision} needs a float32 model on a CPU and torch with oneDNN; use fp32")
         return model
+    precision = known_precision(precision, rows)
     if precision == "int8":
         try:
             PackedLinear(torch.ones(1, 1), None, precision)(torch.ones(1, 1))
         except (RuntimeError, AttributeError) as error:  # NotImplementedError is a RuntimeError
-            raise UserError(f"precision=int8 cannot be had on this processor; use float32 ({error})") from None
+            raise UserError(f"precision=int8 is not available on this processor; use fp32 ({error})") from None
     model = copy.deepcopy(model).eval()
     for module in list(model.modules()):
         for name, layer in module.named_children():

@@ -10,8 +10,10 @@ import torch
 import tyro
 
 from common import UserError
+from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place, write_atomically
 from common.training.cli import data_folder, print_json, read_options, run_command
+from common.training.machine import inference_precision
 from common.training.run import say
 from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
@@ -51,8 +53,10 @@ class Options:
     """Say BLEU by the number of words of the source too."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
-    precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """bfloat16, int8: on a CPU, products in half precision or in 8 bits."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    """Of the products on a CPU; auto: bf16 if it is faster on this processor, else fp32."""
+    threads: int | None = None
+    """CPU threads; default: OMP_NUM_THREADS, else the cores that are free for this process."""
     shortlist: Path | None = None
     """A lexicon made by seq2seq.shortlist: consider only words that may translate the source, which is faster."""
     search: Search = field(default_factory=lambda: Search(beam=5))
@@ -114,6 +118,8 @@ def run(options: Options) -> None:
         read = [options.weights, *own_files(options.data), options.against, options.shortlist]
         check_place(options.hypotheses, [path for path in read if path is not None])
     device = choose_device(options.device)
+    use_threads(options.threads)
+    options = replace(options, precision=inference_precision(options.precision, device))
     translator = load_seq2seq(options.weights)
     pairs, reference_tokens = pairs_to_translate(options, translator.languages)
     if not pairs:

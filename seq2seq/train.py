@@ -12,6 +12,8 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
+from common.training.machine import about as about_machine
+from common.training.machine import announce, for_this_machine
 from common.training.run import METRICS, WEIGHTS, goes_on, open_run, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
@@ -107,6 +109,7 @@ BY_DATA: dict[str, dict[str, Any]] = {
         "batch_tokens": 4096,
         "training": {
             "epochs": 36,
+            "precision": "auto",
             "optimizer": "muon",
             "learning_rate": 4e-3,
             "warmup": 0.1,
@@ -144,14 +147,16 @@ def run(options: Options) -> None:
     if options.resume and (out / METRICS).exists():
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return
+    options = replace(options, training=for_this_machine(options.training))
     saved_options = json.loads(json.dumps(asdict(replace(options, resume=False, overwrite=False)), default=str))
+    description: dict[str, Any] = {"options": saved_options, **about_machine()}
     initial = None  # read before the folder is made: it may be the one whose weights are started from
     if options.init is not None:
         initial = read_initial(options.init, out, goes_on(out, options.resume))
     device = choose_device(options.training.device)
     resume = options.resume
     if not options.training.dry_run:
-        resume = open_run(out, {"options": saved_options}, resume=options.resume, overwrite=options.overwrite)
+        resume = open_run(out, description, resume=options.resume, overwrite=options.overwrite)
     with distributed.one_per_machine_first(device):
         data = load_data(options.data, options.data_dir, options.corpus)
     seed = options.training.seed
@@ -189,8 +194,8 @@ def run(options: Options) -> None:
         r_drop=options.r_drop,
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
-    description = {"options": saved_options, "data": about}
-    figures = train(model, task, options.training, out=out, resume=resume, options=description)
+    announce(options.training)
+    figures = train(model, task, options.training, out=out, resume=resume, options={**description, "data": about})
     if figures is None:
         return
     best, source, target, _ = load_seq2seq(out / WEIGHTS)

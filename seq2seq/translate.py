@@ -11,8 +11,10 @@ from typing import Annotated, BinaryIO, Literal
 import tyro
 
 from common import UserError
+from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place
 from common.training.cli import read_options, run_command
+from common.training.machine import inference_precision
 from common.training.step import choose_device
 from seq2seq.attention_picture import check_choice, draw_attention
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, search_ids
@@ -40,8 +42,10 @@ class Options:
     """Translate only so many tokens of a line."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
-    precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """bfloat16, int8: on a CPU, products in half precision or in 8 bits."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    """Of the products on a CPU; auto: bf16 if it is faster on this processor, else fp32."""
+    threads: int | None = None
+    """CPU threads; default: OMP_NUM_THREADS, else the cores that are free for this process."""
     attention: Path | None = None
     """Draw which words of the first line (that is not blank) its translation looked at, into this PNG file."""
     layer: int | None = None
@@ -105,8 +109,9 @@ def run(options: Options) -> None:
     if options.attention is not None:
         check_place(options.attention, [options.weights, Path(options.file)])
     device = choose_device(options.device)
+    use_threads(options.threads)
     model, source, target, _ = load_seq2seq(options.weights)
-    model = for_inference(model.to(device), options.precision)
+    model = for_inference(model.to(device), inference_precision(options.precision, device))
     lexicon = None if options.shortlist is None else load_lexicon(options.shortlist, source, target)
     if options.attention is not None:
         check_choice(model, options.layer, options.head)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from common import UserError, consistent_cross_entropy, linear_cross_entropy, packed
 from common.inference import PackedLinear
+from common.kernels.precision import known_precision
 from seq2seq.tokenizer import PAD_ID
 
 Translator = TypeVar("Translator", bound="TranslationModel")
@@ -89,8 +90,9 @@ class TranslationModel(nn.Module):
         raise NotImplementedError
 
 
-def for_inference(model: Translator, precision: str = "float32") -> Translator:
-    """A copy that decodes faster on a CPU, see ``common.packed``; elsewhere the model itself."""
+def for_inference(model: Translator, precision: str = "fp32") -> Translator:
+    """A copy that decodes faster on a CPU, see ``common.packed``; on other devices the model itself."""
+    precision = known_precision(precision)
     fast = packed(model, precision)
     if fast is not model and fast.projection is None:  # the embedding's matrix, laid out for products too
         fast.projection = PackedLinear(fast.target_embedding.weight, None, precision)  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,13 +17,13 @@ CORE = {
     "attention": {"masks", "kv_cache", "dropout", "linear"},
     "feedforward": {"dropout", "linear"},
     "consistency": {"loss"},
-    "inference": {"linear"},
+    "inference": {"linear", "kernels"},
     "layers": {"attention", "feedforward", "layernorm", "config", "kv_cache", "dropout"},
     "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
     "config": {"attention", "feedforward"},
     "__init__": {
-        "attention", "config", "consistency", "dropout", "feedforward", "inference", "kv_cache", "layernorm", "layers",
-        "loss", "masks", "positional", "stacks",
+        "attention", "config", "runtime", "consistency", "dropout", "feedforward", "inference", "kv_cache", "layernorm",
+        "layers", "loss", "masks", "positional", "stacks",
     },
 }  # fmt: skip
 TRAINING_LIBRARIES = {"torch", "timm", "numpy", "matplotlib", "rich", "safetensors", "tyro"}
@@ -67,10 +67,20 @@ def test_the_core_imports_torch_and_its_own_files_only():
     assert broken(files("common"), allowed) == []
 
 
+@pytest.mark.parametrize("room", ["kernels", "runtime"])
+def test_kernels_and_this_process_know_no_layer(room):
+    def allowed(path: Path, name: str) -> bool:
+        return name.split(".")[0] == "torch" or name.startswith((f"common.{room}", "common.errors"))
+
+    assert files(f"common/{room}")
+    assert broken(files(f"common/{room}"), allowed) == []
+
+
 def test_the_training_loop_knows_no_model():
     def allowed(path: Path, name: str) -> bool:
         if name.split(".")[0] == "common":
-            return name.startswith(("common.training", "common.errors", "common.config"))
+            known = ("common.training", "common.errors", "common.config", "common.kernels", "common.runtime")
+            return name.startswith(known)
         return name.split(".")[0] in TRAINING_LIBRARIES | {"tensorboard", "onnx", "onnxscript"}
 
     assert broken(files("common/training"), allowed) == []

@@ -1,5 +1,6 @@
 """The Vision Transformer: pictures in, classes out."""
 
+import common  # noqa: F401 (before torch, whose threads it keeps from spinning)
 from vit.exchange_timm import from_timm, to_timm
 from vit.exchange_torchvision import from_torchvision, to_torchvision
 from vit.exchange_transformers import from_transformers, to_transformers

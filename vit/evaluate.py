@@ -10,13 +10,15 @@ import tyro
 from torch import Tensor
 
 from common import UserError, packed
+from common.runtime.threads import use_threads
 from common.training.cli import data_folder, print_json, read_options, run_command
+from common.training.machine import inference_precision
 from common.training.run import read_config, say
 from common.training.step import choose_device
 from vit.data import load_data
 from vit.metrics import Calibration, calibration, classification_figures, log_probabilities
 from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
-from vit.scoring import corrupted_accuracies, figures_with_flip, known_labels, predict_logits
+from vit.scoring import TOGETHER, corrupted_accuracies, figures_with_flip, known_labels, predict_logits
 from vit.splits import PictureData, Pictures, all_pictures
 from vit.weights import load_vit
 
@@ -53,6 +55,10 @@ class Options:
     """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    """Of the products on a CPU; auto: bf16 if it is faster on this processor, else fp32."""
+    threads: int | None = None
+    """CPU threads; default: OMP_NUM_THREADS, else the cores that are free for this process."""
 
 
 def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
@@ -74,7 +80,9 @@ def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
 def run(options: Options) -> None:
     """Evaluates as the options say."""
     device = choose_device(options.device)
+    use_threads(options.threads)
     loaded = load_vit(options.weights)
+    precision = inference_precision(options.precision, device, TOGETHER)  # rows: at least one for each image
     data = read_data(options, loaded.transform.image_size)
     pictures: Pictures = all_pictures(data) if options.split == "all" else getattr(data, options.split)
     for note in data.notes:
@@ -89,7 +97,7 @@ def run(options: Options) -> None:
             options.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder {options.out} ({error.strerror}); choose another --out") from None
-    loaded = replace(loaded, model=packed(loaded.model.to(device)))
+    loaded = replace(loaded, model=packed(loaded.model.to(device), precision))
     began = time.monotonic()
     logits = predict_logits(loaded, pictures)
     seconds = time.monotonic() - began
@@ -102,6 +110,7 @@ def run(options: Options) -> None:
         "content": data.content,
         "skipped": len(data.skipped),
         "split": options.split,
+        "precision": precision,
         **classification_figures(logits, labels, loaded.classes),
         "calibration_error": calibrated.error,
         "calibration_bins": len(calibrated.counts),

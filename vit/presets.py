@@ -9,17 +9,17 @@ BY_DATA: dict[str, dict[str, Any]] = {
         "drop_path": 0.1,
         "batch_size": 64,
         "augment": {"crop": 3, "flip": False, "rotate": 15.0, "scale": 0.15},
-        "training": {"epochs": 60, "learning_rate": 2e-3, "warmup": 0.05, "evaluate_every": 5},
+        "training": {"precision": "fp32", "epochs": 60, "learning_rate": 2e-3, "warmup": 0.05, "evaluate_every": 5},
     },
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The setting that docs/results.md measures on two CPU cores.
-    "cpu20": {"training": {"minutes": 20.0, "precision": "bf16"}},
+    "cpu20": {"training": {"minutes": 20.0}},
     # For minutes on a CPU: 4 x 4 patches through one linear layer, nothing pretrained.
     "speedrun": {
         "progressive": {"patch_drop": 0.5},
-        "training": {"minutes": 15.0, "precision": "bf16"},
+        "training": {"minutes": 15.0},
     },
     # How Lee et al. 2021 ("Vision Transformer for Small-Size Datasets") train their plain ViT of this size, 93.6 %.
     "cifar10-300": {

@@ -1,7 +1,6 @@
 """``python -m vit.train``: trains a Vision Transformer on pictures, and tests it once at the end."""
 
 import json
-import platform
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,8 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
+from common.training.machine import about as about_machine
+from common.training.machine import announce, for_this_machine
 from common.training.run import METRICS, WEIGHTS, goes_on, open_run, read_config, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
@@ -46,7 +47,7 @@ class Options:
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Start again where --out holds a run."""
     preset: str | None = None
-    """cpu20: 20 minutes on a CPU in bf16; speedrun: the same for 15, or any --minutes, with half of the patches at
+    """cpu20: 20 minutes on a CPU; speedrun: the same for 15, or any --minutes, with half of the patches at
     first; cifar10-300: 300 epochs for a small model, for a GPU."""
     init: str | None = None
     """Start from a weights file of a run, or from timm:NAME, timm's pretrained weights; they decide the model and, if
@@ -97,7 +98,9 @@ class Options:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     progressive: ProgressiveConfig = field(default_factory=ProgressiveConfig)
     training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(epochs=15, optimizer="muon", learning_rate=4e-3, warmup=0.1)
+        default_factory=lambda: TrainingConfig(
+            epochs=15, optimizer="muon", learning_rate=4e-3, warmup=0.1, precision="auto"
+        )
     )
 
     def __post_init__(self) -> None:
@@ -155,8 +158,9 @@ def run(options: Options) -> None:
     if options.resume and (out / METRICS).exists():
         say(f"the run in {out} is finished; its figures are in {out / METRICS}")
         return
+    options = replace(options, training=for_this_machine(options.training))
     saved_options = json.loads(json.dumps(asdict(replace(options, resume=False, overwrite=False)), default=str))
-    description = {"options": saved_options, "torch": torch.__version__, "machine": platform.machine()}
+    description = {"options": saved_options, **about_machine()}
     initial = initial_of(options, out)  # before the folder is made: it may be the one whose weights are started from
     if initial is not None:
         description["init"] = initial.to_json()
@@ -210,6 +214,7 @@ def run(options: Options) -> None:
     )
     if options.freeze:
         task.settings["freeze"] = True
+    announce(options.training)
     figures = train(model, task, options.training, out=out, resume=resume, options={**description, "data": about})
     if figures is None:
         return

@@ -18,6 +18,7 @@ import tyro
 
 from common.config import from_dict
 from common.errors import UserError
+from common.kernels.precision import OLDER
 from common.training import distributed
 from common.training.interrupt import Interrupted
 from common.training.memory import tune_memory
@@ -109,6 +110,10 @@ def _saved_options(default: Any, out: str | None, data: str | None) -> dict[str,
 
 def read_options(options: type[Options], arguments: Sequence[str] | None = None, **settings: Any) -> Options:
     """``tyro.cli`` whose complaints are one line. Raises ValueError where the command line is wrong."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for i, (option, value) in enumerate(zip(["", *arguments], arguments, strict=False)):
+        if option == "--precision":
+            arguments[i] = OLDER.get(value, value)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -54,8 +54,11 @@ class TrainingConfig:
     """Of initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of the matrix products (autocast); the weights stay fp32."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    """Of the matrix products (autocast); the weights stay fp32. auto: half precision if this processor or GPU is
+    faster in it; the run folder records the choice and --resume keeps it."""
+    threads: int | None = None
+    """CPU threads; default: OMP_NUM_THREADS, else the cores that are free for this process."""
     compile: Annotated[bool, FlagCreatePairsOff] = False
     """Compile the model with torch.compile."""
     workers: int = 0
@@ -79,6 +82,8 @@ class TrainingConfig:
         for name in ("learning_rate", "weight_decay", "clip_norm", "warmup", "average_last", "workers", "save_minutes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name}={getattr(self, name)} must be 0 or more")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"threads={self.threads} must be at least 1")
         if self.betas is not None and not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise UserError(f"betas={self.betas} must lie in [0, 1)")
         if not 0.0 < self.layer_decay <= 1.0:
@@ -96,6 +101,7 @@ FREE_ON_RESUME = (
     "max_steps",
     "save_minutes",
     "device",
+    "threads",
     "workers",
     "compile",
     "accumulate",

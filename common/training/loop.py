@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from common.training.batches import batches
 from common.training.config import TrainingConfig
 from common.training.evaluation import Evaluator
 from common.training.interrupt import Interrupt, Interrupted
+from common.training.machine import decided
 from common.training.memory import tune_memory
 from common.training.optimizer import learning_rate
 from common.training.plan import TimePlan, mean_cost, steady
@@ -58,6 +60,7 @@ def train(
         Interrupted: SIGINT or SIGTERM came; the state is saved.
     """
     tune_memory()
+    config = replace(config, precision=decided(config.precision, choose_device(config.device)))
     with Interrupt() as interrupt, Terminal(task.unit) as terminal:
         begins = None if config.dry_run or (resume and (out / STATE).exists()) else options
         loop = _Loop(model, task, config, out, interrupt, terminal, begins)

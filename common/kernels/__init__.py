@@ -1,0 +1,1 @@
+"""CPU implementations of torch's functions, and what decides between them."""

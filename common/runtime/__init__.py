@@ -1,0 +1,1 @@
+"""This process and its machine; nothing here knows a model."""
