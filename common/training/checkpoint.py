@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import UserError
+from common.training.finite import check_finite_weights, json_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,8 +89,12 @@ def _is_special(path: Path) -> bool:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Writes a value as indented JSON; half a letter, of a file's name that is no UTF-8, is escaped."""
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    """Writes a value as indented JSON; half a letter, of a file's name that is no UTF-8, is escaped.
+
+    Raises:
+        ValueError: the place cannot be written, or a number is not finite.
+    """
+    text = json_text(values, indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, text.encode(errors="backslashreplace"))
 
 
@@ -133,7 +138,7 @@ def unique_state(model: nn.Module) -> dict[str, Tensor]:
 
 def save_weights(path: Path, state: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Writes weights and what is needed to use them (a JSON value: kind, config, classes or tokenizer, ...)."""
-    metadata = {_METADATA_KEY: json.dumps({"format": FORMAT, **description}, ensure_ascii=False), "format": "pt"}
+    metadata = {_METADATA_KEY: json_text({"format": FORMAT, **description}, ensure_ascii=False), "format": "pt"}
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     write_atomically(path, safetensors.torch.save(tensors, metadata))
 
@@ -149,7 +154,8 @@ def read_weights(
         shipped: see path.
 
     Raises:
-        ValueError: no file there, not a weights file of this program, of another format or another kind.
+        ValueError: no file there, not a weights file of this program, of another format or another kind; a weight is
+            not finite.
     """
     names = {} if shipped is None else {file.stem: file for file in sorted(shipped.glob("*.safetensors"))}
     if not path.is_file():  # a folder of that name hides nothing
@@ -170,6 +176,7 @@ def read_weights(
         raise UserError(f"{path} has format {description['format']}, this program reads format {FORMAT}")
     if kind is not None and description["kind"] != kind:
         raise UserError(f"{path} holds a {description['kind']} model, this command takes a {kind} model")
+    check_finite_weights(tensors, str(path))
     return tensors, description
 
 

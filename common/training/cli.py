@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import errno
 import io
-import json
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ from common.config import from_dict
 from common.errors import UserError
 from common.kernels.precision import OLDER
 from common.training import distributed
+from common.training.finite import json_text
 from common.training.interrupt import Interrupted
 from common.training.memory import tune_memory
 from common.training.run import read_config, run_folder
@@ -66,7 +66,7 @@ def print_json(value: Any) -> None:
     """A line of JSON on standard output, which is UTF-8 (RFC 8259, 8.1): where the output is not, letters are escaped.
     So is half a letter, of a file's name that is no UTF-8."""
     unicode = codecs.lookup(getattr(sys.stdout, "encoding", None) or "ascii").name == "utf-8"
-    print(json.dumps(value, ensure_ascii=not unicode))
+    print(json_text(value, ensure_ascii=not unicode))
 
 
 def parse_options(

@@ -15,6 +15,7 @@ import torch
 from common.errors import UserError
 from common.training import distributed
 from common.training.checkpoint import PART, write_atomically, write_json, write_png
+from common.training.finite import json_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -125,7 +126,7 @@ def peak_memory(device: torch.device) -> float:
 
 def write_log(out: Path, history: Sequence[Mapping[str, Any]]) -> None:
     """Writes log.jsonl anew: one line an evaluation."""
-    write_atomically(out / LOG, "".join(json.dumps(row) + "\n" for row in history).encode())
+    write_atomically(out / LOG, "".join(json_text(row) + "\n" for row in history).encode())
 
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, Any]], metric: str) -> None:

@@ -13,6 +13,7 @@ from common.errors import UserError
 from common.training import distributed
 from common.training.checkpoint import first_difference, load_state, load_weights, save_state, unique_state
 from common.training.config import FREE_ON_RESUME, TrainingConfig
+from common.training.finite import json_text
 from common.training.run import STATE
 from common.training.shard import load_optimizer_state, optimizer_state
 from common.training.step import Stepper
@@ -43,7 +44,7 @@ class Progress:
 def identity(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """What must be equal between a run and its continuation, as JSON would give it back."""
     training = {key: value for key, value in asdict(config).items() if key not in FREE_ON_RESUME}
-    return json.loads(json.dumps({"model": task.description, "data": task.settings, "training": training}))
+    return json.loads(json_text({"model": task.description, "data": task.settings, "training": training}))
 
 
 def save(out: Path, own: Mapping[str, Any], progress: Progress, stepper: Stepper, ema: AveragedModel | None) -> None:
