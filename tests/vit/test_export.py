@@ -105,7 +105,7 @@ def test_the_transform_is_written_beside(exported: tuple[str, LoadedViT, Path]) 
 
 @torch.no_grad()
 def test_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of a product is a 127th of the largest number; the logits of two layers stay within a few of them."""
+    """Products are of bytes, in the linear layers alone; the logits of two layers stay within a few steps of a byte."""
     onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
     needs_onnx()
     loaded, data = loaded_of("usual"), picture_data()
@@ -127,6 +127,28 @@ def test_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["int8"].per_second > 0
     assert figures["int8"].megabytes == (folder / "model.onnx").stat().st_size / 1e6
     assert measure(folder / "model.onnx", loaded.transform, test).accuracy == figures["int8"].accuracy
+
+
+@torch.no_grad()
+def test_eight_bits_answer_alike_in_any_batch_and_on_any_processor(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
+    needs_onnx()
+    loaded, folder = loaded_of("odd"), tmp_path / "small"
+    export(loaded, Options(folder, folder, "int8"))
+    images = torch.randn(7, 3, 8, 12)
+    images[0] *= 100.0  # one range for the whole batch would leave the others no digits
+    alone = torch.cat([logits("onnx", folder, image.unsqueeze(0)) for image in images])
+    torch.testing.assert_close(logits("onnx", folder, images), alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(alone[1:], loaded.model(images)[1:], atol=0.15 * alone.std().item(), rtol=0.0)
+
+    graph = onnx.load(folder / "model.onnx").graph
+    constants = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMulInteger"]
+    assert products
+    for node in products:
+        assert constants[node.input[2]] == 128
+        # An x86 processor without VNNI adds two products of bytes in 16 bits, and saturates.
+        assert 2 * 255 * np.abs(constants[node.input[1]].astype(int)).max() < 2**15
 
 
 def test_what_was_measured_is_printed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
