@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -188,6 +189,27 @@ def test_smaller_weights_are_nearly_the_same(quantization, tolerance, tmp_path):
     assert found[quantization] == pytest.approx(found["float32"], abs=tolerance)
     assert size[quantization] < 0.7 * size["float32"]
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_bytes_are_small_enough_for_processors_that_add_two_products_in_16_bits(tmp_path, monkeypatch):
+    """Without VNNI two products of an unsigned and a signed byte are added with saturation at 32,767."""
+    from ctranslate2.specs import transformer_spec
+
+    saved = []
+    monkeypatch.setattr(transformer_spec.TransformerSpec, "save", lambda spec, _: saved.append(spec))
+    model = tiny_model()
+    write_ctranslate2(translator_of(model), tmp_path, quantization="int8")
+    variables = saved[0].variables()
+    matrices = {name: value.numpy() for name, value in variables.items() if getattr(value, "dtype", "") == "int8"}
+    matrices = {name: value for name, value in matrices.items() if f"{name}_scale" in variables}
+    # 2 encoder layers of 4 matrices, 3 decoder layers of 7, two embeddings and the projection
+    assert len(matrices) == 2 * 4 + 3 * 7 + 3
+    assert {np.abs(value.astype(int)).max() for value in matrices.values()} == {64}
+    assert 2 * 255 * 64 < 2**15
+    name = "encoder/layer_1/ffn/linear_0/weight"
+    restored = torch.from_numpy(matrices[name] / variables[f"{name}_scale"].numpy()[:, None])
+    expected = model.state_dict()["encoder.layers.1.feedforward.inner.weight"]
+    assert ((restored - expected).abs() <= expected.abs().amax(dim=1, keepdim=True) / 64 / 2 + 1e-6).all()
 
 
 def test_what_readme_txt_tells_works_and_text_is_never_a_symbol(tmp_path, capsys):
