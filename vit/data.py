@@ -40,7 +40,8 @@ def load_data(
     ``valid/`` or ``validation/``, else a part of the training pictures. With ``val/`` but no ``test/``, ``val/`` is the
     test split; with neither, or with the class folders directly in the folder, a fifth of the pictures becomes the test
     split. Classes are the names found for training, sorted; pictures in folders of a class folder belong to the class.
-    Hidden files and folders, other files and empty folders are ignored.
+    Hidden files and folders, other files and empty folders are ignored. A link to a folder is followed, but not to one
+    above it or to another class's pictures.
 
     Args:
         data: a name in ``DATASETS``, or a folder.
@@ -48,7 +49,8 @@ def load_data(
         seed: chooses the held-out validation pictures, and nothing else: the test split never depends on it.
         image_size: H, W.
         valid_fraction: the part of the training pictures held out, alike in every class (digits: always 70/10/20).
-        skip_bad: leave out the files of a folder that cannot be read, and list them, instead of refusing them all.
+        skip_bad: leave out the files of a folder that cannot be read, and list them, instead of refusing them all; a
+            class without one readable training picture is refused all the same.
         cache: where a folder's decoded pictures are kept for the next run, see ``vit.cache``: "auto", "none", a folder.
 
     Raises:

@@ -1,5 +1,6 @@
 """A folder of class folders as a data set."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from torch import Tensor
 from common.errors import UserError
 from vit.cache import decoded, names_below
 from vit.cifar import NAME_OF_CLASSES
-from vit.pictures import BadPicture, class_pictures, split_dirs
+from vit.listing import Aside, class_folders, class_pictures, split_dirs
+from vit.pictures import BadPicture
 from vit.splits import (
     SPLIT_SEED,
     TEST_FRACTION,
@@ -20,7 +22,7 @@ from vit.splits import (
     statistics_of_sums,
 )
 
-NAMED = 20  # skipped files that are named, the others are only counted
+NAMED = 20  # files that are named, the others are only counted
 
 Files = tuple[Tensor, Tensor]  # numbers of N pictures in the store (N,), and their labels (N,)
 
@@ -36,14 +38,18 @@ def read_folder(
 ) -> PictureData:
     """A folder of class folders, laid out as ``load_data`` says."""
     train_dir, *others = split_dirs(folder)
-    left_out: list[Path] = []
-    nested: list[Path] = []
-    found = class_pictures(train_dir, left_out, nested)
+    aside = Aside()
+    reals = {d: [os.path.realpath(path) for path in class_folders(d)] for d in (train_dir, *others) if d}
+
+    def pictures_in(directory: Path) -> dict[str, list[Path]]:
+        return class_pictures(directory, aside, [real for d, some in reals.items() if d != directory for real in some])
+
+    found = pictures_in(train_dir)
     classes = tuple(sorted(found))
     if len(classes) < 2:
         raise UserError(f"{train_dir} has pictures of one class only, '{''.join(found)}': give each class its folder")
     listed = [_listed(found, classes)]
-    listed += [([], []) if d is None else _listed(class_pictures(d, left_out, nested), classes, d) for d in others]
+    listed += [([], []) if d is None else _listed(pictures_in(d), classes, d) for d in others]
     paths = [path for some, _ in listed for path in some]
     labels = torch.tensor([label for _, some in listed for label in some])
     given = torch.arange(len(paths)).split([len(some) for some, _ in listed])  # to train, valid, test
@@ -61,16 +67,9 @@ def read_folder(
     names = names_below(folder, paths)
     # All in one store, so that a broken picture is found in whichever split it is, and all of them are counted.
     store = decoded(folder, paths, image_size, cache)
-    notes = []
-    if nested:
-        first, n = names_below(folder, nested[:1])[0], len(nested)
-        notes.append(f"pictures in folders of a class folder belong to the class: {n}, the first is {first}")
+    notes = _set_aside(folder, aside)
     if beside := _beside(folder, [train_dir, *others]):
         notes.append(f"left out what lies beside the splits: {', '.join(beside)}")
-    if left_out:
-        first, n = names_below(folder, left_out[:1])[0], len(left_out)
-        files = f"{n} files" if n > 1 else "a file"
-        notes.append(f"left out {files} whose name ends like no picture's: {first}{', ...' if n > 1 else ''}")
     if store.broken:
         first = min(store.broken)
         error = BadPicture(paths[first], store.broken[first])
@@ -79,7 +78,7 @@ def read_folder(
             raise UserError(f"{error}{more}, or skip with --skip-bad")
         good[list(store.broken)] = False
         notes += _skipped(names, store.broken)
-        _still_there(labels[given[0]], good[given[0]], classes)
+        notes += _lost_classes(labels, good, given, classes)
     parts = divided(good)
     for name, (rows, _) in zip(("validation", "test"), parts[1:], strict=True):
         if not len(rows):
@@ -138,8 +137,41 @@ def _skipped(names: Sequence[str], broken: dict[int, str]) -> list[str]:
     return lines
 
 
-def _still_there(labels: Tensor, good: Tensor, classes: Sequence[str]) -> None:
-    """Raises UserError where a class has lost all its training pictures."""
-    counts = torch.bincount(labels[good], minlength=len(classes)).tolist()
-    if 0 in counts:
-        raise UserError(f"no training picture of the class '{classes[counts.index(0)]}' can be read: replace them")
+def _lost_classes(labels: Tensor, good: Tensor, given: Sequence[Tensor], classes: Sequence[str]) -> list[str]:
+    """A line for each class whose pictures of a held-out split can all not be read.
+
+    Raises:
+        UserError: these are its training pictures.
+    """
+    lines = []
+    for name, rows in zip(("training", "validation", "test"), given, strict=True):
+        before = torch.bincount(labels[rows], minlength=len(classes))
+        after = torch.bincount(labels[rows[good[rows]]], minlength=len(classes))
+        for i in ((before > 0) & (after == 0)).nonzero()[:, 0].tolist():
+            lost = f"no {name} picture of the class '{classes[i]}' can be read ({before[i]} files)"
+            if name == "training":
+                raise UserError(f"{lost}: replace them, or remove their folder")
+            lines.append(lost)
+    return lines
+
+
+def _set_aside(folder: Path, aside: Aside) -> list[str]:
+    """A line for each kind of what was left out, and for pictures that lie deep."""
+    notes = []
+    if aside.nested:
+        first, n = names_below(folder, aside.nested[:1])[0], len(aside.nested)
+        notes.append(f"pictures in folders of a class folder belong to the class: {n}, the first is {first}")
+    if aside.files:
+        first, n = names_below(folder, aside.files[:1])[0], len(aside.files)
+        files = f"{n} files" if n > 1 else "a file"
+        notes.append(f"left out {files} whose name ends like no picture's: {first}{', ...' if n > 1 else ''}")
+    if aside.empty:
+        notes.append(f"no picture file in {_names(folder, aside.empty)}: left out as a class")
+    if aside.links:
+        notes.append(f"left out links to a folder above or to another class: {_names(folder, aside.links)}")
+    return notes
+
+
+def _names(folder: Path, paths: Sequence[Path]) -> str:
+    more = [f"and {len(paths) - NAMED} more"] if len(paths) > NAMED else []
+    return ", ".join([*names_below(folder, paths[:NAMED]), *more])

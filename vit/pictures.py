@@ -1,11 +1,10 @@
-"""Picture files, found in class folders and decoded: (H, W, 3) uint8 in RGB, or one line that says why not.
+"""Picture files, decoded: (H, W, 3) uint8 in RGB, or one line that says why not.
 
 Shapes: N pictures, H height, W width; the last axis is red, green, blue.
 """
 
 import os
 import sys
-import unicodedata
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,6 @@ from common.training.examples import file_hash
 COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 FORMATS = (*COMMON, "AVIF", "DDS", "DIB", "ICNS", "ICO", "JPEG2000", "PCX", "PSD", "QOI", "SGI", "SUN", "TGA")
 EXTENSIONS = frozenset(ext for ext, name in Image.registered_extensions().items() if name in FORMATS)
-VALID = ("val", "valid", "validation")  # names of the validation split's folder
 CHUNK = 64  # pictures that a thread decodes in one go
 AHEAD = 16  # chunks that are decoded or waiting
 
@@ -38,107 +36,9 @@ class BadPicture(UserError):
         self.passing = passing  # the file system says so: the file itself may be good
 
 
-def split_dirs(folder: Path) -> tuple[Path, Path | None, Path | None]:
-    """The folders of the train, valid and test splits; None where a split is to be held out.
-
-    Raises:
-        UserError: the folders contradict each other.
-    """
-    train, test = folder / "train", folder / "test"
-    valid = [folder / name for name in VALID if (folder / name).is_dir()]
-    if len(valid) > 1:
-        raise UserError(f"{folder} has both {valid[0].name}/ and {valid[1].name}/: keep the validation split")
-    if train.is_dir() and not valid and not test.is_dir() and _holds_pictures_alone(train):
-        return folder, None, None  # a class of that name
-    if not train.is_dir():
-        if valid or test.is_dir():
-            raise UserError(f"{folder} has {(valid or [test])[0].name}/ but no train/: put the training pictures there")
-        return folder, None, None
-    if not test.is_dir():
-        return train, None, valid[0] if valid else None
-    return train, valid[0] if valid else None, test
-
-
-def _holds_pictures_alone(folder: Path) -> bool:
-    """Whether there are pictures, and no folder that could be a class."""
-    with os.scandir(folder) as entries:
-        shown = [entry for entry in entries if not entry.name.startswith(".")]
-    return any(is_picture(entry.name) for entry in shown) and not any(entry.is_dir() for entry in shown)
-
-
 def is_picture(name: str) -> bool:
     """Whether a file's name ends like a picture's."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
-def files_below(folder: Path, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """The files of a folder by name, then those of the folders in it, each with the folders before its name.
-
-    Hidden ones and loops of links are left out; links to nothing are there, for somebody may miss them.
-    """
-    above = (*above, os.path.realpath(folder))
-    with os.scandir(folder) as entries:
-        shown = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
-    folders = [entry for entry in shown if entry.is_dir()]
-    yield from (entry.name for entry in shown if entry.is_file() or not os.path.exists(entry.path))
-    for entry in folders:
-        if not entry.is_symlink() or os.path.realpath(entry.path) not in above:
-            yield from (os.path.join(entry.name, name) for name in files_below(folder / entry.name, above))
-
-
-def class_pictures(
-    directory: Path, left_out: list[Path] | None = None, nested: list[Path] | None = None
-) -> dict[str, list[Path]]:
-    """The picture files of each class folder that has any, in the order of their names; those of folders in it too, if
-    some class has pictures of its own.
-
-    Args:
-        directory: of the class folders.
-        left_out: takes the files in them that are no pictures by the ending of their names.
-        nested: takes the pictures that lie deeper.
-
-    Raises:
-        UserError: there is none, or a class has a name that is no text.
-    """
-    found: dict[str, list[Path]] = {}
-    direct = False
-    for folder in sorted(directory.iterdir()):
-        if folder.name.startswith(".") or not folder.is_dir():
-            continue
-        names = list(files_below(folder))
-        pictures = [name for name in names if is_picture(name)]
-        deeper = [name for name in pictures if os.sep in name]
-        direct = direct or len(deeper) < len(pictures)
-        paths = [folder / name for name in pictures]
-        if nested is not None:
-            nested += [folder / name for name in deeper]
-        if left_out is not None and len(paths) < len(names):
-            left_out += sorted({folder / name for name in names} - {*paths})
-        if paths and not _is_text(folder.name):
-            raise UserError(f"the name of the class folder {folder} is not UTF-8; rename it")
-        if paths:
-            # An accent may be one character here and two there: the same class all the same.
-            found.setdefault(unicodedata.normalize("NFC", folder.name), []).extend(paths)
-    if not direct:
-        raise UserError(
-            f"{directory} has no class folders with pictures: "
-            f"it needs one folder per class, with files that end in {_endings()}"
-        )
-    return found
-
-
-def _endings() -> str:
-    usual = sorted(ext for ext, name in Image.registered_extensions().items() if name in COMMON)
-    return f"{' '.join(usual)}, or one of {len(EXTENSIONS) - len(usual)} rarer ones"
-
-
-def _is_text(name: str) -> bool:
-    """False where the file system gives bytes that are no UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_picture(path: str | Path, image_size: tuple[int, int]) -> np.ndarray:

@@ -16,8 +16,9 @@ from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place
 from common.training.cli import print_json, read_options, run_command
 from common.training.machine import inference_precision
+from vit.listing import files_below
 from vit.metrics import log_probabilities
-from vit.pictures import files_below, is_picture
+from vit.pictures import is_picture
 from vit.weights import LoadedViT, load_vit
 
 TOGETHER = 128

@@ -47,8 +47,27 @@ def test_many_skipped_files_are_counted_and_a_lost_class_is_an_error(tmp_path):
         load_data(tmp_path, NOWHERE, skip_bad=True)
     for i in (23, 24):
         (tmp_path / f"dog/{i}.png").write_bytes(b"")
-    with pytest.raises(UserError, match="no training picture of the class 'dog' can be read"):
+    with pytest.raises(UserError, match=r"no training picture of the class 'dog' can be read \(25 files\): replace"):
         load_data(tmp_path, NOWHERE, skip_bad=True)
+
+
+def test_a_class_without_a_readable_picture_in_a_held_out_split_is_named(tmp_path):
+    write_folder(tmp_path, {"train/cat": 3, "train/dog": 3, "val/cat": 2, "val/dog": 1, "test/dog": 2, "test/cat": 3})
+    for name in ("test/dog/0.png", "test/dog/1.png", "test/cat/1.png"):
+        (tmp_path / name).write_bytes(b"")
+    data = load_data(tmp_path, NOWHERE, skip_bad=True)
+    assert data.test.labels.tolist() == [0, 0]
+    assert data.notes[-1] == "no test picture of the class 'dog' can be read (2 files)"
+
+
+def test_a_folder_without_one_picture_file_is_named_and_is_no_class(tmp_path):
+    write_folder(tmp_path, {"cat": 5, "dog": 5, "emu": 0, "fox": 0, "sub/deep": 0})
+    (tmp_path / "emu" / "a.heic").write_text("of a camera")
+    (tmp_path / "sub" / "deep" / "b.heic").write_text("of a camera")
+    (tmp_path / "gnu").symlink_to(tmp_path / "nowhere")
+    data = load_data(tmp_path, NOWHERE)
+    assert data.classes == ("cat", "dog")
+    assert data.notes[-1] == "no picture file in gnu, emu, sub: left out as a class"
 
 
 def test_the_content_is_the_same_until_a_pixel_a_name_or_a_class_changes(tmp_path):
