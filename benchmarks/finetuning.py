@@ -17,7 +17,8 @@ import torch
 import tyro
 
 from common.training import TrainingConfig, train
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, read_options
+from common.training.command import run_command
 from common.training.run import say
 from common.training.seeding import derive_seed, generator
 from vit.augment import AugmentConfig

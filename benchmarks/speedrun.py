@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.training.checkpoint import write_png
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, read_options
+from common.training.command import run_command
 from common.training.run import CONFIG, LOG, METRICS
 
 BUDGETS, SEEDS = (5.0, 15.0, 30.0, 60.0), (0, 1, 2)

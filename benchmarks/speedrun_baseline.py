@@ -19,7 +19,8 @@ from torch import nn
 
 from common.training import TrainingConfig
 from common.training.checkpoint import load_state, save_state, write_json
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, read_options
+from common.training.command import run_command
 from common.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from common.training.run import METRICS, STATE, say, write_log
 from common.training.seeding import derive_seed

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import UserError
-from common.training.cli import read_options, run_command
+from common.training.cli import read_options
+from common.training.command import run_command
 
 ROWS = {
     "as it is": "",

@@ -1,6 +1,6 @@
 """The Transformer core that pictures and words share; it knows neither."""
 
-from common.runtime import waiting  # noqa: F401 (before torch)
+from common.runtime import startup, waiting  # noqa: F401 (before torch)
 
 # isort: split
 

@@ -12,7 +12,8 @@ import tyro
 from common import UserError
 from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place, write_atomically
-from common.training.cli import data_folder, print_json, read_options, run_command
+from common.training.cli import data_folder, print_json, read_options
+from common.training.command import run_command
 from common.training.machine import inference_precision
 from common.training.run import say
 from common.training.step import choose_device
@@ -200,7 +201,7 @@ def _print_table(figures: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    run_command(lambda: run(read_options(Options, arguments)))
+    run_command(lambda: run(read_options(Options, arguments)), "use a smaller --beam")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from common import UserError
-from common.training.cli import read_options, run_command
+from common.training.cli import read_options
+from common.training.command import run_command
 from common.training.export import new_folder
 from common.training.run import say
 from seq2seq import ctranslate2_export, onnx_export

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from common import UserError
 from common.training.checkpoint import check_place
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, read_options
+from common.training.command import run_command
 from common.training.run import say
 from seq2seq.data import DATASETS, Pair, named_data, own_files
 from seq2seq.decoding import encode_texts

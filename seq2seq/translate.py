@@ -13,7 +13,8 @@ import tyro
 from common import UserError
 from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place
-from common.training.cli import read_options, run_command
+from common.training.cli import read_options
+from common.training.command import run_command
 from common.training.machine import inference_precision
 from common.training.step import choose_device
 from seq2seq.attention_picture import check_choice, draw_attention
@@ -164,7 +165,7 @@ def _sources(file: str, stack: contextlib.ExitStack) -> Iterator[list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    run_command(lambda: run(read_options(Options, arguments)))
+    run_command(lambda: run(read_options(Options, arguments)), "use a smaller --beam")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from common import UserError, packed
 from common.runtime.threads import use_threads
-from common.training.cli import data_folder, print_json, read_options, run_command
+from common.training.cli import data_folder, print_json, read_options
+from common.training.command import run_command
 from common.training.machine import inference_precision
 from common.training.run import read_config, say
 from common.training.step import choose_device
@@ -190,7 +191,7 @@ def _print_tables(figures: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    run_command(lambda: run(read_options(Options, arguments, prog="python -m vit.evaluate")))
+    run_command(lambda: run(read_options(Options, arguments)))
 
 
 if __name__ == "__main__":

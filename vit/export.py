@@ -13,7 +13,8 @@ import tyro
 
 from common import UserError
 from common.training.checkpoint import first_difference, write_json
-from common.training.cli import data_folder, read_options, run_command
+from common.training.cli import data_folder, read_options
+from common.training.command import run_command
 from common.training.export import new_folder, require_onnx, write_graph
 from common.training.run import say
 from vit.data import Pictures, load_data

@@ -12,9 +12,11 @@ import torch
 import tyro
 
 from common import UserError, packed
+from common.errors import one_line
 from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place
-from common.training.cli import print_json, read_options, run_command
+from common.training.cli import print_json, read_options
+from common.training.command import run_command
 from common.training.machine import inference_precision
 from vit.listing import files_below
 from vit.metrics import log_probabilities
@@ -104,7 +106,7 @@ def run(options: Options) -> bool:
             try:
                 read.append((path, loaded.transform(path)))
             except UserError as error:  # the others are still answered
-                print(f"error: {error}", file=sys.stderr)
+                print(f"error: {one_line(str(error))}", file=sys.stderr)
                 good = False
         if not read:
             continue
@@ -132,7 +134,7 @@ def main() -> None:
     """The command."""
 
     def command() -> None:
-        if not run(read_options(Options, prog="python -m vit.predict")):
+        if not run(read_options(Options)):
             sys.exit(1)
 
     run_command(command)

@@ -1,13 +1,11 @@
-"""What the commands share: presets, one-line errors, exit codes."""
+"""What the commands share: options with presets, one-line complaints about them, JSON."""
 
 import codecs
 import contextlib
 import dataclasses
-import errno
 import io
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +17,8 @@ from common.config import from_dict
 from common.errors import UserError
 from common.kernels.precision import OLDER
 from common.training import distributed
+from common.training.command import run_command
 from common.training.finite import json_text
-from common.training.interrupt import Interrupted
-from common.training.memory import tune_memory
 from common.training.run import read_config, run_folder
 
 Options = TypeVar("Options")
@@ -30,36 +27,6 @@ Options = TypeVar("Options")
 def data_folder() -> Path:
     """Where data sets lie or are downloaded to: $PATCHWORDS_DATA, or data/ where that is not set."""
     return Path(os.environ.get("PATCHWORDS_DATA", "data"))
-
-
-def run_command(main: Callable[[], None]) -> None:
-    """Runs a command's main function: a user's mistake is one line and exit code 2, a signal 128 + its number."""
-    tune_memory()
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed: nobody reads it
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (to the end)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal has no letters for is escaped, as on stderr
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except Interrupted as stopped:
-        sys.exit(stopped.exit_code)
-    except KeyboardInterrupt as stopped:
-        print("stopped at once; what was saved before is intact", file=sys.stderr)
-        sys.exit(128 + (stopped.args[0] if stopped.args else signal.SIGINT))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away: nothing is left to say
-        sys.exit(1)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or what is left is written at the end
-        print(f"error: cannot write ({error.strerror}); make room", file=sys.stderr)
-        sys.exit(2)
 
 
 def print_json(value: Any) -> None:
@@ -115,13 +82,22 @@ def read_options(options: type[Options], arguments: Sequence[str] | None = None,
         if option == "--precision":
             arguments[i] = OLDER.get(value, value)
     said = io.StringIO()
+    config = (tyro.conf.OmitArgPrefixes,)
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(options, args=arguments, config=(tyro.conf.OmitArgPrefixes,), **settings)
+            return tyro.cli(options, prog=program(), args=arguments, config=config, **settings)
     except SystemExit as ended:
         if not ended.code:
             raise  # --help
         raise UserError(_one_line(said.getvalue())) from None
+
+
+def program() -> str:
+    """How this command is called: ``python -m vit.predict``, ``train_cifar.py`` or ``patchwords vit predict``."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    if sys.argv[0].startswith("patchwords ") or module is None:
+        return os.path.basename(sys.argv[0])
+    return f"python -m {module.name}"
 
 
 def _one_line(box: str) -> str:
@@ -152,7 +128,8 @@ def training_command(
         run(parse_options(options, presets, by_data, by_init=by_init))
         distributed.stop()
 
-    run_command(command)
+    batch = "--batch-tokens" if hasattr(options, "batch_tokens") else "--batch-size"
+    run_command(command, f"use a smaller {batch}, or --accumulate N, which cuts each batch into N parts")
 
 
 def apply(options: Options, changes: Mapping[str, Any]) -> Options:

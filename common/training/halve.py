@@ -10,7 +10,8 @@ import tyro
 
 from common.errors import UserError
 from common.training.checkpoint import read_weights, save_weights
-from common.training.cli import read_options, run_command
+from common.training.cli import read_options
+from common.training.command import run_command
 from common.training.run import say
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from common import TransformerConfig
 from common.training import TrainingConfig, evaluation, train
 from common.training.checkpoint import load_state
-from common.training.cli import run_command
+from common.training.command import run_command
 from common.training.run import STATE
 from seq2seq.data import PairData
 from seq2seq.model import Seq2Seq, Seq2SeqConfig
