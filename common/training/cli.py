@@ -26,7 +26,7 @@ Options = TypeVar("Options")
 
 def data_folder() -> Path:
     """Where data sets lie or are downloaded to: $PATCHWORDS_DATA, or data/ where that is not set."""
-    return Path(os.environ.get("PATCHWORDS_DATA", "data"))
+    return Path(os.environ.get("PATCHWORDS_DATA", "data")).expanduser()
 
 
 def print_json(value: Any) -> None:
@@ -49,7 +49,7 @@ def parse_options(
     ``--resume`` takes the options of the run in ``--out``, or where the data's name puts it, so that nothing has to be
     repeated. What is written on the line always wins.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = _with_home(sys.argv[1:] if arguments is None else arguments)
     data, preset, out, init = (_value(arguments, name) for name in ("--data", "--preset", "--out", "--init"))
     default = options()
     if preset is not None and preset not in presets:
@@ -77,7 +77,7 @@ def _saved_options(default: Any, out: str | None, data: str | None) -> dict[str,
 
 def read_options(options: type[Options], arguments: Sequence[str] | None = None, **settings: Any) -> Options:
     """``tyro.cli`` whose complaints are one line. Raises ValueError where the command line is wrong."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = _with_home(sys.argv[1:] if arguments is None else arguments)
     for i, (option, value) in enumerate(zip(["", *arguments], arguments, strict=False)):
         if option == "--precision":
             arguments[i] = OLDER.get(value, value)
@@ -98,6 +98,12 @@ def program() -> str:
     if sys.argv[0].startswith("patchwords ") or module is None:
         return os.path.basename(sys.argv[0])
     return f"python -m {module.name}"
+
+
+def _with_home(arguments: Sequence[str]) -> list[str]:
+    """Arguments with ``~`` expanded where a path may begin; a shell leaves it in ``--out=~/x`` and in quotes."""
+    parts = (re.fullmatch(r"(--[\w-]+=)?(.*)", argument, flags=re.DOTALL) for argument in arguments)
+    return [(part[1] or "") + os.path.expanduser(part[2]) for part in parts if part]
 
 
 def _one_line(box: str) -> str:
