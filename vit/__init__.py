@@ -1,5 +1,9 @@
 """The Vision Transformer: pictures in, classes out."""
 
+import vit._origin  # noqa: F401 (before common)
+
+# isort: split
+
 import common  # noqa: F401 (before torch, whose threads it keeps from spinning)
 from vit.exchange_timm import from_timm, to_timm
 from vit.exchange_torchvision import from_torchvision, to_torchvision
