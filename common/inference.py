@@ -72,13 +72,19 @@ class _Product:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.plain = weight
-        self.few = weight.shape[1] * (256 if weight.numel() <= self.SMALL else 1)  # numbers of x
-        self.product = torch.ops.mkldnn._linear_pointwise.default
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(self.dtype).contiguous(), None)
+        self.plain = weight.to(self.dtype)
         self.bias = None if bias is None else bias.to(self.dtype).contiguous()
+        self.few = weight.shape[1] * (256 if weight.numel() <= self.SMALL else 1)  # numbers of x
+        # Without AVX-512, oneDNN refuses to lay out bfloat16 weights, and torch multiplies in its own way.
+        self.lays_out = self.dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        if not self.lays_out:
+            return
+        self.product = torch.ops.mkldnn._linear_pointwise.default
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.plain.contiguous(), None)
 
     def __call__(self, x: Tensor, activation: str) -> Tensor:
+        if not self.lays_out:
+            return APPLIED[activation](F.linear(x.to(self.dtype), self.plain, self.bias)).to(x.dtype)
         if self.dtype is not torch.float32 or x.dtype is not torch.float32:
             return self.product(x.to(self.dtype), self.weight, self.bias, activation, [], "none").to(x.dtype)
         if x.numel() <= self.few:

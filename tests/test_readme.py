@@ -1,6 +1,7 @@
-"""The README keeps its word: its example runs, its tree is the tree, its commands exist."""
+"""The README keeps its word: its example runs, the map names every file, its pictures are there."""
 
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -18,23 +19,12 @@ def test_the_example_runs(capsys):
     assert names["weights"].shape == (3, 4, 10, 5)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_tree_names_every_file():
-    """Every Python file of the packages has its line in the tree, and every line its file."""
-    (tree,) = re.findall(r"```\n(common/.*?)```", README, flags=re.DOTALL)
-    named, folder = set(), ""
-    for line in tree.splitlines():
-        name = line.split()[0]
-        if name.endswith("/"):
-            folder = name
-        elif name.endswith(".py"):
-            named.add(folder + name if line.startswith(" ") else name)
-    there = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("common", "common/training", "vit", "seq2seq", "benchmarks")
-        for path in (ROOT / folder).glob("*.py")
-        if path.name != "__init__.py"
-    } | {"train_cifar.py"}
-    assert named == there
+def test_the_map_names_every_file():
+    """``python docs/make_map.py`` writes it anew."""
+    make_map = runpy.run_path(str(ROOT / "docs" / "make_map.py"))
+    assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == make_map["markdown"]()
+    files = [file for folder in make_map["folders"]() for file in folder.glob("*.py") if file.name != "__init__.py"]
+    assert [file for file in files if not make_map["summary"](file)] == []
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
