@@ -13,6 +13,7 @@ from common.training import distributed
 from common.training.averaging import LastMean, make_ema
 from common.training.checkpoint import save_weights, unique_state
 from common.training.config import TrainingConfig
+from common.training.finite import Diverged, first_not_finite
 from common.training.interrupt import Interrupt
 from common.training.optimizer import learning_rate
 from common.training.run import CURVES, TENSORBOARD, WEIGHTS, Terminal, draw_curves, write_log
@@ -34,20 +35,30 @@ class Evaluator:
         self._drawn_at, self._drawing_seconds = 0.0, 1.0  # the first drawing loads matplotlib
 
     def figures(self, model: nn.Module) -> dict[str, float]:
-        """What the task says of a model, which is only for now on the device where it lies elsewhere."""
+        """What the task says of a model, which is only for now on the device where it lies elsewhere.
+
+        Raises:
+            Diverged: a weight or a figure is not finite.
+        """
+        if place := first_not_finite(unique_state(model)):
+            raise Diverged(f"{place} is not finite")
         home = next(model.parameters()).device
         model.to(self.stepper.device).eval()
         try:
             with torch.inference_mode(), self.stepper.autocast():
-                return self.task.evaluate(model)
+                figures = self.task.evaluate(model)
         finally:
             model.to(home)
+        if place := first_not_finite(figures):
+            raise Diverged(f"{place} is not finite")
+        return figures
 
     def __call__(self, progress: Progress, terminal: Terminal) -> None:
         """Validates, and brings the run folder and the progress up to date.
 
         Raises:
             Interrupted: a signal came; nothing has changed but files that will be written again.
+            Diverged: a weight or a figure is not finite; nothing has changed.
         """
         metric, model = self.task.metric, self.stepper.whole_model()
         row: dict[str, Any] = {
@@ -60,11 +71,11 @@ class Evaluator:
         if self.ema is not None:
             candidates["_ema"] = self.ema.module
         with self.breakable():
-            if self.last_mean is not None:
+            figures = {name: self.figures(candidate) for name, candidate in candidates.items()}
+            if self.last_mean is not None:  # only now, because its files take the place of older ones
                 candidates["_mean"] = self.last_mean.update(model, progress.step)
-            for name, candidate in candidates.items():
-                for key, value in self.figures(candidate).items():
-                    row[key + name] = value
+                figures["_mean"] = self.figures(candidates["_mean"])
+        row |= {key + name: value for name, of_one in figures.items() for key, value in of_one.items()}
         better = False
         for name, candidate in candidates.items():
             value, loss = row[metric + name], row["val_loss" + name]

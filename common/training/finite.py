@@ -11,6 +11,10 @@ from torch import Tensor
 from common.errors import UserError
 
 
+class Diverged(UserError):
+    """Training produced a number that is not finite; ``train`` adds how to go on."""
+
+
 def first_not_finite(value: Any, name: str = "") -> str | None:
     """The name of the first number or tensor, in nested mappings and sequences, that is not finite.
 

@@ -16,6 +16,7 @@ from common.training import distributed, state
 from common.training.batches import batches
 from common.training.config import TrainingConfig
 from common.training.evaluation import Evaluator
+from common.training.finite import Diverged
 from common.training.interrupt import Interrupt, Interrupted
 from common.training.machine import decided
 from common.training.memory import tune_memory
@@ -66,7 +67,12 @@ def train(
         loop = _Loop(model, task, config, out, interrupt, terminal, begins)
         if config.dry_run:
             return loop.dry_run()
-        return loop.run(resume)
+        try:
+            return loop.run(resume)
+        except Diverged as error:
+            good_step = loop.saved_step if loop.saved_step < loop.progress.step else None
+            way_on = state.next_attempt(out, config, good_step)
+            raise UserError(f"step {loop.progress.step}: {error}; {way_on}") from None
 
 
 class _Loop:
@@ -100,7 +106,7 @@ class _Loop:
         self.cost = self.changing.cost if self.changing else steady
         self.plan = TimePlan(config.minutes, self.cost) if config.minutes else None
         self.progress.planned = self.plan is None
-        self.last_save = time.monotonic()
+        self.last_save, self.saved_step = time.monotonic(), 0
 
     def run(self, resume: bool) -> dict[str, Any] | None:
         if resume and (self.out / STATE).exists():
@@ -144,12 +150,10 @@ class _Loop:
             self.changing.at(progress.step / progress.total if progress.planned else 0.0)
         save_due = distributed.is_main() and begin - self.last_save > 60 * self.config.save_minutes
         result = self.stepper(next(parts), progress.step, rate, (self.interrupt.requested, save_due))
-        # With fp16 an overflowing gradient is the scaler's business; a loss never is.
-        if not math.isfinite(result.loss) or not (math.isfinite(result.norm) or self.config.precision == "fp16"):
-            raise UserError(
-                f"step {progress.step}: loss {result.loss}, gradient norm {result.norm}: not finite; the last good "
-                f"state is in {self.out / STATE}; lower --learning-rate or raise --warmup"
-            )
+        # With fp16 the scaler deals with a gradient that overflows, unless no scale is small enough; a loss never may.
+        scaled = self.stepper.scaler.is_enabled() and self.stepper.scaler.get_scale() > 0.0
+        if not math.isfinite(result.loss) or not (math.isfinite(result.norm) or scaled):
+            raise Diverged(f"loss {result.loss}, gradient norm {result.norm}: not finite")
         if self.evaluator.ema is not None and result.updated:
             self.evaluator.ema.update_parameters(self.model)
         progress.step += 1
@@ -189,11 +193,12 @@ class _Loop:
     def _save(self) -> None:
         own = state.identity(self.task, self.config)
         state.save(self.out, own, self.progress, self.stepper, self.evaluator.ema)
-        self.last_save = time.monotonic()
+        self.last_save, self.saved_step = time.monotonic(), self.progress.step
 
     def _load(self) -> None:
         own = state.identity(self.task, self.config)
         self.progress = state.load(self.out, own, self.stepper, self.evaluator.ema)
+        self.saved_step = self.progress.step
         if self.evaluator.last_mean is not None:
             self.evaluator.last_mean.load(row["step"] for row in self.progress.history)
         if distributed.is_main() and (self.out / LOG).exists():

@@ -116,6 +116,14 @@ def read_config(out: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) and isinstance(found.get("options"), dict) else {}
 
 
+def record_learning_rate(out: Path, rate: float) -> None:
+    """Changes the learning rate in config.json, if there is one, so that the next --resume keeps it."""
+    config = read_config(out)
+    if config and distributed.is_main():
+        config["options"].setdefault("training", {})["learning_rate"] = rate
+        write_json(out / CONFIG, config)
+
+
 def peak_memory(device: torch.device) -> float:
     """The most memory this process had at a time, in MB: the GPU's where it computes, else the machine's."""
     if device.type == "cuda":

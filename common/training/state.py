@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,8 +14,8 @@ from common.errors import UserError
 from common.training import distributed
 from common.training.checkpoint import first_difference, load_state, load_weights, save_state, unique_state
 from common.training.config import FREE_ON_RESUME, TrainingConfig
-from common.training.finite import json_text
-from common.training.run import STATE
+from common.training.finite import Diverged, first_not_finite, json_text
+from common.training.run import STATE, WEIGHTS, record_learning_rate, say
 from common.training.shard import load_optimizer_state, optimizer_state
 from common.training.step import Stepper
 from common.training.task import Task
@@ -51,7 +52,7 @@ def save(out: Path, own: Mapping[str, Any], progress: Progress, stepper: Stepper
     """Writes the resume state; every process calls it, one writes.
 
     Raises:
-        ValueError: the place cannot be written; the state before is intact.
+        ValueError: the place cannot be written, or the state is not finite; the state before is intact.
     """
     state = {
         "identity": dict(own),
@@ -61,25 +62,63 @@ def save(out: Path, own: Mapping[str, Any], progress: Progress, stepper: Stepper
         "scaler": stepper.scaler.state_dict(),
         "ema": None if ema is None else ema.state_dict(),
     }
+    if place := _not_finite(state):
+        raise Diverged(f"{place} is not finite")
     if distributed.is_main():
         save_state(out / STATE, state)
+
+
+def _not_finite(state: Mapping[str, Any]) -> str | None:
+    return first_not_finite({name: state[name] for name in ("model", "optimizer", "ema")})
+
+
+def next_attempt(out: Path, config: TrainingConfig, good_step: int | None) -> str:
+    """What to do after training diverged: where a good state is, and the options that continue from it.
+
+    Args:
+        out: the run folder.
+        config: of the run that diverged.
+        good_step: the step whose state in ``last.pt`` is known to give a finite loss, if there is one.
+    """
+    rate = f"--learning-rate {config.learning_rate / 10:g}"
+    if good_step is not None:
+        return (
+            f"{out / STATE} holds step {good_step}; continue from it with --resume --out {shlex.quote(str(out))} {rate}"
+        )
+    if (out / WEIGHTS).exists():
+        best = shlex.quote(str(out / WEIGHTS))
+        return f"start another run from the best weights with --init {best} {rate} and another --out"
+    return f"start again with --overwrite --out {shlex.quote(str(out))} {rate}"
 
 
 def load(out: Path, own: Mapping[str, Any], stepper: Stepper, ema: AveragedModel | None) -> Progress:
     """Reads the resume state into model, optimizer, scaler and average; returns where the run stands.
 
+    The learning rate may differ, so that a run that diverged can continue; config.json then records the new one.
+
     Raises:
-        ValueError: it is damaged, or of another model, data set or configuration.
+        ValueError: it is damaged, not finite, or of another model, data set or configuration.
     """
     saved = load_state(out / STATE)
-    difference = first_difference(saved["identity"], own)
+    difference = first_difference(_without_rate(saved["identity"]), _without_rate(own))
     if difference:
         cure = "leave that as it was, or name another --out"
         raise UserError(f"{out / STATE} belongs to another run: {difference}; {cure}")
+    if place := _not_finite(saved):
+        raise Diverged(f"{place} in {out / STATE} is not finite")
     load_weights(stepper.model, {name: saved["model"][name] for name in unique_state(stepper.model)}, STATE)
     stepper.take_whole_model()
     load_optimizer_state(stepper.optimizer, saved["optimizer"])
     stepper.scaler.load_state_dict(saved["scaler"])
     if ema is not None:
         ema.load_state_dict(saved["ema"])
+    before, rate = (identity["training"]["learning_rate"] for identity in (saved["identity"], own))
+    if rate != before:
+        say(f"the learning rate is {rate:g} from here on; it was {before:g}")
+        record_learning_rate(out, rate)
     return Progress(**saved["progress"])
+
+
+def _without_rate(identity: Mapping[str, Any]) -> dict[str, Any]:
+    training = {name: value for name, value in identity["training"].items() if name != "learning_rate"}
+    return {**identity, "training": training}

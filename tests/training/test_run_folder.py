@@ -23,7 +23,7 @@ def test_what_resume_refuses(command: Command) -> None:
     size = {"pictures": "mini", "sentences": "tiny"}[command.modality]
     other_size = command.refused("--resume", "--size", size)
     assert f"{command.out / STATE} belongs to another run: model.config." in other_size
-    assert "training.learning_rate: saved 0.00" in command.refused("--resume", "--learning-rate", "0.5")
+    assert "training.weight_decay: saved 0.05, asked 0.5" in command.refused("--resume", "--weight-decay", "0.5")
     name, value = {"pictures": ("batch-size", 7), "sentences": ("batch-tokens", 15)}[command.modality]
     expected = f"data.{name.replace('-', '_')}: saved {value}, asked 33"
     assert expected in command.refused("--resume", f"--{name}", "33")
