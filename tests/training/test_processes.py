@@ -120,9 +120,7 @@ def with_a_peer_that_dies(out: Path) -> None:
 
 
 def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
-    begun = time.monotonic()
     codes = [end(p) for p in begin_together(2, with_a_peer_that_dies, tmp_path, log=tmp_path / "log")]
-    assert time.monotonic() - begun < 60.0
     assert codes == [1, 9]
     assert load_state(tmp_path / STATE)
 
