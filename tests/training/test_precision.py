@@ -49,3 +49,17 @@ def test_a_skipped_update_moves_no_schedule(tmp_path: Path, monkeypatch: pytest.
     assert load_state(tmp_path / STATE)["progress"]["updates"] == 2
     assert not all(torch.equal(before[name], after[name]) for name in before)
     assert load_state(tmp_path / STATE)["progress"]["history"][0]["learning_rate"] == pytest.approx(0.01 * 2 / 5)
+
+
+def test_validation_decodes_in_float32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, translation = build("sentences")
+    types: set[torch.dtype] = set()
+
+    def record(layer: torch.nn.Module, _: object, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            types.add(output.dtype)
+
+    recording = torch.nn.modules.module.register_module_forward_hook(record)
+    with recording, torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        translation.translate(model.eval(), translation.data.valid)
+    assert types == {torch.float32}
