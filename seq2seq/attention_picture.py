@@ -3,13 +3,14 @@
 Shapes: H heads, S source tokens, T target tokens.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from common import UserError
 from common.training.checkpoint import write_png
+from common.training.fonts import fonts_for
 from seq2seq.decoding import greedy
 from seq2seq.tokenizer import Tokenizer
 from seq2seq.translation_model import TranslationModel
@@ -48,9 +49,6 @@ def draw_attention(
     Raises:
         ValueError: the model has no such layer or head, or the file cannot be written.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
     layer, head = check_choice(model, layer, head)
     if written is None:
         tensor = torch.tensor([ids], device=next(model.parameters()).device)
@@ -59,25 +57,40 @@ def draw_attention(
     panels = [("mean of all heads", weights.mean(dim=0)), *((f"head {i + 1}", one) for i, one in enumerate(weights))]
     panels = panels[1:] if len(weights) == 1 else panels if head is None else panels[head : head + 1]
     darkest = max(float(values.max()) for _, values in panels)
-    known = get_font(findfont(FontProperties())).get_charmap()
-    columns, rows = ([label(name, known) for name in side] for side in (source.names(ids), target.names(written)))
+    names = source.names(ids), target.names(written)
+    with fonts_for([*names[0], *names[1]]) as shown:
+        columns, rows = ([shown(name) for name in side] for side in names)
+        title = f"what each written token looked at: layer {layer}, white 0, dark {darkest:.2f}"
+        _draw(path, panels, columns, rows, darkest, title)
 
-    step = -(-max(len(ids), len(written)) // LABELS)  # every step-th token has room for its name
+
+def _draw(
+    path: Path,
+    panels: Sequence[tuple[str, torch.Tensor]],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    darkest: float,
+    title: str,
+) -> None:
+    """Draws weights (T, S), each with its title, with the names of the tokens; all on one scale up to ``darkest``."""
+    from matplotlib.figure import Figure
+
+    step = -(-max(len(columns), len(rows)) // LABELS)  # every step-th token has room for its name
     cell, letter = CELL / step, 0.8 * POINTS / 72
     beside, below = (0.35 + letter * max(map(len, names)) for names in (rows, columns))
-    width, height = max(cell * len(ids) + beside, 1.8), cell * len(written) + below + 0.4
+    width, height = max(cell * len(columns) + beside, 1.8), cell * len(rows) + below + 0.4
     across = min(len(panels), 5, max(int(FIGURE / width), 1))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(max(width * across, 5.5), 0.6 + height * down), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).flatten()
-    for panel, (title, values) in zip(axes, panels, strict=False):
+    for panel, (name, values) in zip(axes, panels, strict=False):
         panel.imshow(values.float().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
-        panel.set_title(title, fontsize=10)
+        panel.set_title(name, fontsize=10)
         panel.set_xticks(range(0, len(columns), step), columns[::step], rotation=90, fontsize=POINTS, parse_math=False)
         panel.set_yticks(range(0, len(rows), step), rows[::step], fontsize=POINTS, parse_math=False)
     for panel in axes[len(panels) :]:
         panel.axis("off")
-    figure.suptitle(f"what each written token looked at: layer {layer}, white 0, dark {darkest:.2f}", fontsize=11)
+    figure.suptitle(title, fontsize=11)
     write_png(path, figure)
 
 
@@ -100,17 +113,3 @@ def attention_weights(model: TranslationModel, ids: Sequence[int], written: Sequ
     # Each row is what was looked at when its token was written, that is with the token before as input.
     shifted = torch.tensor([[model.config.start_id, *written[:-1]]], device=device)
     return [one[0].cpu() for one in model.attention_weights(torch.tensor([ids], device=device), shifted)]
-
-
-def label(name: str, known: Collection[int], longest: int = 20) -> str:
-    """What a picture can show of a token: letters that its font lacks, or that cannot be seen, as Python writes them.
-
-    Args:
-        name: of the token.
-        known: the code points that the font has.
-        longest: a longer name is cut.
-    """
-    shown = "".join(
-        c if c.isprintable() and ord(c) in known else c.encode("unicode_escape").decode("ascii") for c in name
-    )
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"

@@ -13,6 +13,7 @@ from common import UserError, packed
 from common.runtime.threads import use_threads
 from common.training.cli import data_folder, print_json, read_options
 from common.training.command import run_command
+from common.training.fonts import fonts_for
 from common.training.machine import inference_precision
 from common.training.run import read_config, say
 from common.training.step import choose_device
@@ -149,11 +150,14 @@ def draw(
     if not len(worst):
         (out / "mistakes.png").unlink(missing_ok=True)
         return
-    titles = [
-        f"taken for {classes[taken]} ({chances[i, taken]:.1%})\nis {classes[true]} ({chances[i, true]:.1%})"
-        for i, taken, true in zip(worst.tolist(), predicted[worst].tolist(), labels[worst].tolist(), strict=True)
-    ]
-    draw_mistakes(out / "mistakes.png", pictures.pixels(worst), titles)
+    rows = zip(worst.tolist(), predicted[worst].tolist(), labels[worst].tolist(), strict=True)
+    with fonts_for(classes) as shown:
+        names = [shown(name) for name in classes]
+        titles = [
+            f"taken for {names[taken]} ({chances[i, taken]:.1%})\nis {names[true]} ({chances[i, true]:.1%})"
+            for i, taken, true in rows
+        ]
+        draw_mistakes(out / "mistakes.png", pictures.pixels(worst), titles)
 
 
 def _print_tables(figures: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from common.training import distributed
 from common.training.checkpoint import write_png
+from common.training.fonts import fonts_for
 from vit.metrics import Calibration
 from vit.splits import Pictures
 from vit.task import ImageClassification
@@ -54,11 +55,13 @@ def draw_confusion_matrix(path: Path, labels: Tensor, predicted: Tensor, classes
 
     counts = confusion_matrix(labels.numpy(), predicted.numpy(), labels=np.arange(len(classes)))
     few = len(classes) <= 20
-    size = 2.5 + 0.45 * len(classes) if few else 11.0
-    figure = Figure(figsize=(size + 0.5, size), layout="constrained")
-    axes = figure.subplots()
-    display = ConfusionMatrixDisplay(counts, display_labels=list(classes) if few else None)
-    display.plot(ax=axes, include_values=few, cmap="Blues", xticks_rotation="vertical", values_format="d")
+    with fonts_for(classes if few else ()) as shown:
+        names = [shown(name) for name in classes] if few else None
+        size = 2.5 + 0.45 * len(classes) if few else 11.0
+        figure = Figure(figsize=(size + 0.5, size), layout="constrained")
+        axes = figure.subplots()
+        display = ConfusionMatrixDisplay(counts, display_labels=names)
+        display.plot(ax=axes, include_values=few, cmap="Blues", xticks_rotation="vertical", values_format="d")
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)  # a name with two dollar signs is no formula
     if not few:
