@@ -132,7 +132,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(command: Command, monkeypatch: 
     monkeypatch.setattr(Stepper, "__call__", broken)
     told = command.refused("--save-minutes", "0")
     assert told.startswith("error: step 4: loss nan, gradient norm ")
-    assert str(command.out / STATE) in told
+    assert str(command.out / WEIGHTS) in told
     assert load_state(command.out / STATE)["progress"]["step"] == 4  # after steps 0 to 3
     monkeypatch.setattr(Stepper, "__call__", step)
     assert command("--resume")[0] == 0
