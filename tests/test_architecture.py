@@ -26,7 +26,7 @@ CORE = {
         "layers", "loss", "masks", "positional", "stacks",
     },
 }  # fmt: skip
-TRAINING_LIBRARIES = {"torch", "timm", "numpy", "matplotlib", "rich", "safetensors", "tyro"}
+TRAINING_LIBRARIES = {"torch", "timm", "numpy", "matplotlib", "rich", "safetensors", "tyro", "filelock"}
 
 
 def imports(path: Path) -> list[tuple[int, str]]:

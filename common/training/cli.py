@@ -16,7 +16,7 @@ import tyro
 from common.config import from_dict
 from common.errors import UserError
 from common.kernels.precision import OLDER
-from common.training import distributed
+from common.training import distributed, run_lock
 from common.training.command import run_command
 from common.training.finite import json_text
 from common.training.run import read_config, run_folder
@@ -128,10 +128,13 @@ def training_command(
     run: Callable[[Options], None],
     by_init: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> None:
-    """A command that trains: reads its options, runs, and leaves the process group."""
+    """A command that trains: reads its options, runs, and leaves the process group and the run folder."""
 
     def command() -> None:
-        run(parse_options(options, presets, by_data, by_init=by_init))
+        try:
+            run(parse_options(options, presets, by_data, by_init=by_init))
+        finally:
+            run_lock.release()
         distributed.stop()
 
     batch = "--batch-tokens" if hasattr(options, "batch_tokens") else "--batch-size"

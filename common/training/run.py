@@ -16,6 +16,7 @@ from common.errors import UserError
 from common.training import distributed
 from common.training.checkpoint import PART, write_atomically, write_json, write_png
 from common.training.finite import json_text
+from common.training.run_lock import hold
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -47,13 +48,15 @@ def run_folder(out: Path | None, data: str) -> Path:
 def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> bool:
     """Makes the run folder and writes config.json, before anything long begins.
 
-    A run that is to be overwritten stays as it is until ``begin_run``, so that a mistake in what follows costs nothing.
+    The folder is this process's until ``run_lock.release``, which the command calls at its end. A run that is to be
+    overwritten stays as it is until ``begin_run``, so that a mistake in what follows costs nothing.
 
     Returns:
         Whether the run there is to be continued: as asked, or because torchrun started its processes again.
 
     Raises:
-        ValueError: the place cannot be written, holds a run already, or holds none to resume.
+        ValueError: the place cannot be written, another process trains there, or it holds a run already; with
+            ``resume``, it holds no run, or one that lacks config.json or last.pt.
     """
     if resume and overwrite:
         raise UserError("--resume goes on and --overwrite starts again; give one of them")
@@ -61,16 +64,25 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     if not distributed.is_main():
         return resume or again
     try:
+        if out.is_dir() or not resume:
+            out.mkdir(parents=True, exist_ok=True)
+            hold(out)
         # Options alone are no run: a start that failed early, say for want of data, can simply be repeated.
         there = any((out / name).exists() for name in (STATE, WEIGHTS, LOG, METRICS))
         configured = (out / CONFIG).exists()
         if resume and not there and not configured:
             raise UserError(f"no run to resume at {out}; start it without --resume")
+        if resume and not read_config(out):
+            what = "is damaged" if configured else "is missing"
+            raise UserError(
+                f"{out / CONFIG} {what}, so the run's options are unknown; restore it, or start again with --overwrite"
+            )
+        if resume and there and not (out / STATE).exists():
+            raise UserError(f"{out / STATE} is missing; restore it, or start again with --overwrite")
         if there and not (resume or again or overwrite):
             raise UserError(
                 f"{out} holds a run; add --resume to go on, --overwrite to start again, or name another --out"
             )
-        out.mkdir(parents=True, exist_ok=True)
         for folder in (out, out / LAST_WEIGHTS):
             for part in folder.glob(PART):
                 part.unlink()

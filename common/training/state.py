@@ -20,6 +20,8 @@ from common.training.shard import load_optimizer_state, optimizer_state
 from common.training.step import Stepper
 from common.training.task import Task
 
+PARTS = ("identity", "progress", "model", "optimizer", "scaler", "ema")
+
 
 @dataclass
 class Progress:
@@ -100,6 +102,8 @@ def load(out: Path, own: Mapping[str, Any], stepper: Stepper, ema: AveragedModel
         ValueError: it is damaged, not finite, or of another model, data set or configuration.
     """
     saved = load_state(out / STATE)
+    if lacking := [part for part in PARTS if part not in saved]:
+        raise UserError(f"{out / STATE} is damaged: it lacks {', '.join(lacking)}; start again with --overwrite")
     difference = first_difference(_without_rate(saved["identity"]), _without_rate(own))
     if difference:
         cure = "leave that as it was, or name another --out"
