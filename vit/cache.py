@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from common.training.interrupt import unwinding
 from vit.pictures import BadPicture, decode_pictures
 from vit.splits import mapped, pixel_hash, pixel_sums
 
@@ -144,21 +143,20 @@ def _write(file: Path, paths: Sequence[Path], image_size: tuple[int, int]) -> No
     file.parent.mkdir(parents=True, exist_ok=True)
     # A name that no other process has, on whichever machine it may be.
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-    with unwinding():
-        try:
-            with open(part, "xb") as out:
-                sums, hashes, broken, pixels = _decode(paths, image_size, lambda block: out.write(block.data))
-                out.write(sums.numpy().tobytes() + hashes.tobytes())
-                reasons = {str(i): error.reason for i, error in broken.items()}
-                trailer = json.dumps({"pixels": pixels, "broken": reasons}).encode()
-                out.write(trailer + len(trailer).to_bytes(8, "little"))
-                out.flush()
-                os.fsync(out.fileno())
-            if any(error.passing for error in broken.values()):
-                return  # another time they may well be read
-            os.replace(part, file)
-        finally:
-            part.unlink(missing_ok=True)
+    try:
+        with open(part, "xb") as out:
+            sums, hashes, broken, pixels = _decode(paths, image_size, lambda block: out.write(block.data))
+            out.write(sums.numpy().tobytes() + hashes.tobytes())
+            reasons = {str(i): error.reason for i, error in broken.items()}
+            trailer = json.dumps({"pixels": pixels, "broken": reasons}).encode()
+            out.write(trailer + len(trailer).to_bytes(8, "little"))
+            out.flush()
+            os.fsync(out.fileno())
+        if any(error.passing for error in broken.values()):
+            return  # another time they may well be read
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
     _clean(file)
 
 

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from common.errors import UserError
-from common.training.interrupt import unwinding
+from common.training.examples import copies_note, hashes_of
 from vit.pictures import fit
-from vit.splits import PictureData, Pictures, content_hash, hold_out, pixel_hash
+from vit.splits import Channels, PictureData, Pictures, content_hash, hashes_in, hold_out, pixel_hash
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
@@ -43,9 +43,8 @@ def read_cifar10(data_dir: Path, seed: int, image_size: tuple[int, int], valid_f
     from torchvision.datasets import CIFAR10
 
     train, test, classes = _cifar(CIFAR10, data_dir, image_size)
-    kept, held = hold_out(train.labels, valid_fraction, seed, classes)
-    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return PictureData("cifar10", train[kept], train[held], test, classes, mean, std, _content(train, test, classes))
+    statistics = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return _divided("cifar10", train, test, classes, valid_fraction, seed, statistics)
 
 
 def read_cifar100(data_dir: Path, seed: int, image_size: tuple[int, int], valid_fraction: float) -> PictureData:
@@ -53,14 +52,26 @@ def read_cifar100(data_dir: Path, seed: int, image_size: tuple[int, int], valid_
     from torchvision.datasets import CIFAR100
 
     train, test, classes = _cifar(CIFAR100, data_dir, image_size)
-    kept, held = hold_out(train.labels, valid_fraction, seed, classes)
-    mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return PictureData("cifar100", train[kept], train[held], test, classes, mean, std, _content(train, test, classes))
+    statistics = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return _divided("cifar100", train, test, classes, valid_fraction, seed, statistics)
 
 
-def _content(train: Pictures, test: Pictures, classes: tuple[str, ...]) -> str:
+def _divided(
+    name: str,
+    train: Pictures,
+    test: Pictures,
+    classes: tuple[str, ...],
+    valid_fraction: float,
+    seed: int,
+    statistics: tuple[Channels, Channels],
+) -> PictureData:
+    # By position, as in earlier versions: the published training pictures and their order never change.
+    kept, held = hold_out(train.labels, valid_fraction, seed, classes, train.hashes)
     facts = [list(train.store.shape[1:3]), classes, train.labels.tolist(), test.labels.tolist()]
-    return content_hash(facts, pixel_hash(train.store, test.store))
+    content = content_hash(facts, pixel_hash(train.store, test.store))
+    splits = train[kept], train[held], test
+    notes = copies_note(hashes_in(splits[0]), {"validation": hashes_in(splits[1]), "test": hashes_in(test)}, "pictures")
+    return PictureData(name, *splits, classes, *statistics, content, notes=tuple(notes))
 
 
 def _cifar(
@@ -75,9 +86,10 @@ def _cifar(
     pictures = []
     for split in splits:
         images = split.data
+        hashes = hashes_of(image.tobytes() for image in images)
         if image_size != images.shape[1:3]:
             images = np.stack([np.asarray(fit(Image.fromarray(image), image_size)) for image in images])
-        pictures.append(Pictures(torch.from_numpy(images).contiguous(), torch.tensor(split.targets)))
+        pictures.append(Pictures(torch.from_numpy(images).contiguous(), torch.tensor(split.targets), hashes=hashes))
     return *pictures, tuple(splits[0].classes)
 
 
@@ -91,7 +103,7 @@ def _fetch_cifar(dataset: "type[CIFAR10]", data_dir: Path) -> None:
         raise UserError(f"{archive} is damaged (wrong md5): delete it and start again to download it, or {cure}")
     data_dir.mkdir(parents=True, exist_ok=True)
     # Every file is written elsewhere and moved when whole: one that is cut short is never taken for the real one.
-    with unwinding(), tempfile.TemporaryDirectory(dir=data_dir, prefix=".") as part:
+    with tempfile.TemporaryDirectory(dir=data_dir, prefix=".") as part:
         if not archive.exists():
             default = socket.getdefaulttimeout()
             socket.setdefaulttimeout(STALLED)  # torchvision sets none: a network that swallows packets would hang

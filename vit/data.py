@@ -6,10 +6,12 @@ To add a data set: one reading function, one line in ``DATASETS``.
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from common.errors import UserError
+from common.training.examples import hashes_of
 from vit.cifar import read_cifar10, read_cifar100
 from vit.folders import read_folder
 from vit.splits import (
@@ -38,17 +40,20 @@ def load_data(
 
     A folder holds one folder of pictures per class, under ``train/`` and ``test/``. Its validation split is ``val/``,
     ``valid/`` or ``validation/``, else a part of the training pictures. With ``val/`` but no ``test/``, ``val/`` is the
-    test split; with neither, or with the class folders directly in the folder, a fifth of the pictures becomes the test
-    split. Classes are the names found for training, sorted; pictures in folders of a class folder belong to the class.
-    Hidden files and folders, other files and empty folders are ignored. A link to a folder is followed, but not to one
-    above it or to another class's pictures.
+    test split; with neither, or with the class folders directly in the folder, about a fifth of the pictures becomes
+    the test split. Whether a picture is held out depends on the content of its file alone (and the seed, for the
+    validation split), so that equal files stay together and adding or renaming others moves none; see ``held_out``.
+
+    Classes are the names found for training, sorted; pictures in folders of a class folder belong to the class. Hidden
+    files and folders, other files and empty folders are ignored. A link to a folder is followed, but not to one above
+    it or to another class's pictures.
 
     Args:
         data: a name in ``DATASETS``, or a folder.
         data_dir: where CIFAR's files lie or will be downloaded to.
         seed: chooses the held-out validation pictures, and nothing else: the test split never depends on it.
         image_size: H, W.
-        valid_fraction: the part of the training pictures held out, alike in every class (digits: always 70/10/20).
+        valid_fraction: the expected part of the training pictures that is held out (digits: always 70/10/20).
         skip_bad: leave out the files of a folder that cannot be read, and list them, instead of refusing them all; a
             class without one readable training picture is refused all the same.
         cache: where a folder's decoded pictures are kept for the next run, see ``vit.cache``: "auto", "none", a folder.
@@ -82,7 +87,9 @@ def read_digits(data_dir: Path, seed: int, image_size: tuple[int, int], valid_fr
     grey = F.interpolate(grey, size=image_size, mode="bilinear", align_corners=False, antialias=False)
     # (N, 1, H, W) -> (N, H, W, 3): the same grey in every channel
     images = grey.round().to(torch.uint8).permute(0, 2, 3, 1).repeat(1, 1, 1, 3)
-    pictures, classes = Pictures(images, torch.from_numpy(target)), tuple("0123456789")
+    hashes = hashes_of(some.tobytes() for some in pixels.astype(np.uint8))
+    pictures, classes = Pictures(images, torch.from_numpy(target), hashes=hashes), tuple("0123456789")
+    # By position: these pictures are part of scikit-learn and do not change, and no two of them are equal.
     kept, test = hold_out(pictures.labels, TEST_FRACTION, SPLIT_SEED, classes)
     # An eighth of the 80 % that are left is a tenth of all.
     train, valid = hold_out(pictures.labels[kept], 1 / 8, SPLIT_SEED, classes)

@@ -13,6 +13,7 @@ from common import UserError, packed
 from common.runtime.threads import use_threads
 from common.training.cli import data_folder, print_json, read_options
 from common.training.command import run_command
+from common.training.examples import seen_count, seen_note
 from common.training.fonts import fonts_for
 from common.training.machine import inference_precision
 from common.training.run import read_config, say
@@ -21,7 +22,7 @@ from vit.data import load_data
 from vit.metrics import Calibration, calibration, classification_figures, log_probabilities
 from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
 from vit.scoring import TOGETHER, corrupted_accuracies, figures_with_flip, known_labels, predict_logits
-from vit.splits import PictureData, Pictures, all_pictures
+from vit.splits import PictureData, Pictures, all_pictures, hashes_in
 from vit.weights import load_vit
 
 ON_THE_SHEET = 24
@@ -52,7 +53,8 @@ class Options:
     valid_fraction: float | None = None
     """Of the training run, likewise; else 0.1."""
     skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start."""
+    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start; a class without one
+    readable training picture is still refused."""
     cache: str = "auto"
     """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -87,8 +89,6 @@ def run(options: Options) -> None:
     precision = inference_precision(options.precision, device, TOGETHER)  # rows: at least one for each image
     data = read_data(options, loaded.transform.image_size)
     pictures: Pictures = all_pictures(data) if options.split == "all" else getattr(data, options.split)
-    for note in data.notes:
-        say(note)
     labels = known_labels(pictures.labels, data.classes, loaded.classes)
     total = len(data.train) + len(data.valid) + len(data.test)
     held_out = Path(options.data).is_dir() and not (Path(options.data) / "train").is_dir()
@@ -99,6 +99,11 @@ def run(options: Options) -> None:
             options.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder {options.out} ({error.strerror}); choose another --out") from None
+    for note in data.notes:
+        say(note)
+    hashes, name = hashes_in(pictures), {"valid": "validation", "test": "test", "all": ""}[options.split]
+    if seen := seen_note(options.weights, {name: hashes}, "pictures", data.content):
+        say(seen)
     loaded = replace(loaded, model=packed(loaded.model.to(device), precision))
     began = time.monotonic()
     logits = predict_logits(loaded, pictures)
@@ -112,6 +117,7 @@ def run(options: Options) -> None:
         "content": data.content,
         "skipped": len(data.skipped),
         "split": options.split,
+        "trained_on": seen_count(options.weights, hashes),
         "precision": precision,
         **classification_figures(logits, labels, loaded.classes),
         "calibration_error": calibrated.error,

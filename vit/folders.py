@@ -1,5 +1,6 @@
 """A folder of class folders as a data set."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,23 +9,15 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
+from common.training.examples import copies_note
 from vit.cache import decoded, names_below
 from vit.cifar import NAME_OF_CLASSES
+from vit.drawing import draw_splits
 from vit.listing import Aside, class_folders, class_pictures, split_dirs
 from vit.pictures import BadPicture
-from vit.splits import (
-    SPLIT_SEED,
-    TEST_FRACTION,
-    PictureData,
-    Pictures,
-    content_hash,
-    hold_out,
-    statistics_of_sums,
-)
+from vit.splits import PictureData, Pictures, check_enough, content_hash, hashes_in, statistics_of_sums
 
 NAMED = 20  # files that are named, the others are only counted
-
-Files = tuple[Tensor, Tensor]  # numbers of N pictures in the store (N,), and their labels (N,)
 
 
 def read_folder(
@@ -54,16 +47,9 @@ def read_folder(
     labels = torch.tensor([label for _, some in listed for label in some])
     given = torch.arange(len(paths)).split([len(some) for some, _ in listed])  # to train, valid, test
 
-    def divided(good: Tensor) -> list[Files]:
-        train, valid, test = ((rows[good[rows]], labels[rows[good[rows]]]) for rows in given)
-        if others[1] is None:
-            train, test = _hold_out_files(train, TEST_FRACTION, SPLIT_SEED, classes, splits=3)
-        if others[0] is None:
-            train, valid = _hold_out_files(train, valid_fraction, seed, classes, splits=2)
-        return [train, valid, test]
-
+    missing = [name for name, d in zip(("validation", "test"), others, strict=True) if d is None]
+    check_enough(labels[given[0]], classes, 1 + len(missing))  # at once, and not only when all has been decoded
     good = torch.ones(len(paths), dtype=torch.bool)
-    divided(good)  # what cannot be divided is said at once, and not when all has been decoded
     names = names_below(folder, paths)
     # All in one store, so that a broken picture is found in whichever split it is, and all of them are counted.
     store = decoded(folder, paths, image_size, cache)
@@ -79,24 +65,32 @@ def read_folder(
         good[list(store.broken)] = False
         notes += _skipped(names, store.broken)
         notes += _lost_classes(labels, good, given, classes)
-    parts = divided(good)
-    for name, (rows, _) in zip(("validation", "test"), parts[1:], strict=True):
-        if not len(rows):
+    parts = [rows[good[rows]] for rows in given]
+    for name, rows in zip(("validation", "test"), parts[1:], strict=True):
+        if name not in missing and not len(rows):
             raise UserError(f"no {name} picture can be read: replace them, or remove their folder")
+    if missing:
+        parts, told = draw_splits(parts, "test" in missing, labels, store.hashes, classes, valid_fraction, seed)
+        notes += told
+    train, valid, test = (Pictures(store.images, labels[r], r, store.file, store.hashes[r.numpy()]) for r in parts)
+    notes += copies_note(hashes_in(train), {"validation": hashes_in(valid), "test": hashes_in(test)}, "pictures")
     original = NAME_OF_CLASSES.get(frozenset(name.replace(" ", "_") for name in classes))
     if original and any(path.suffix.lower() in (".jpg", ".jpeg") for path in paths):
         notes.append(
             f"these are {original}'s classes in JPEG files: if compressed again, they cost a model 2 to 3 points of "
             f"accuracy; --data {original.replace('-', '').lower()} is the original"
         )
-    mean, std = statistics_of_sums(store.sums[parts[0][0]], image_size[0] * image_size[1])
+    mean, std = statistics_of_sums(store.sums[parts[0]], image_size[0] * image_size[1])
     return PictureData(
         folder.resolve().name,
-        *(Pictures(store.images, some, rows, store.file) for rows, some in parts),
+        train,
+        valid,
+        test,
         classes=classes,
         mean=mean,
         std=std,
         content=content_hash([image_size, names], store.pixels),
+        split=hashlib.sha256(hashes_in(train).tobytes()).hexdigest()[:16] if missing else "",
         skipped=tuple(names[i] for i in sorted(store.broken)),
         notes=tuple(notes),
     )
@@ -118,14 +112,6 @@ def _listed(
         raise UserError(f"{directory} has a class '{unknown[0]}' without training pictures: add some or remove it")
     paths = [path for name in classes for path in found.get(name, [])]
     return paths, [i for i, name in enumerate(classes) for _ in found.get(name, [])]
-
-
-def _hold_out_files(
-    files: Files, fraction: float, seed: int, classes: Sequence[str], splits: int
-) -> tuple[Files, Files]:
-    rows, labels = files
-    kept, held = hold_out(labels, fraction, seed, classes, splits)
-    return (rows[kept], labels[kept]), (rows[held], labels[held])
 
 
 def _skipped(names: Sequence[str], broken: dict[int, str]) -> list[str]:

@@ -9,16 +9,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from common import UserError
 from common.config import from_dict
 from common.training.checkpoint import first_difference, load_weights, read_weights
+from common.training.examples import read_trained_on, seen_note
 from common.training.run import say
 from vit.exchange_timm import config_from_timm, from_timm
 from vit.model import ViT, ViTConfig
 from vit.patch_embedding import grid_size, resize_positions
+from vit.splits import PictureData, hashes_in
 from vit.weights import KIND, SHIPPED
 
 TIMM = "timm:"
@@ -153,6 +156,25 @@ def start_from(model: ViT, initial: Initial, classes: Sequence[str]) -> str:
     load_weights(model, tensors, initial.name)
     untouched = len(tensors) - 2 - sum(text.startswith("positions") for text in said)
     return f"starts from {initial.name}: {untouched} tensors as they are, {', '.join(said)}"
+
+
+def seen_before(name: str, data: PictureData) -> np.ndarray:
+    """The hashes of what weights were trained on, as far as they tell; says how many held-out pictures are among them.
+
+    Args:
+        name: of the weights, as the user gave it.
+        data: of the run that starts from them.
+
+    Returns:
+        int64 (n,), see ``common.training.examples``.
+    """
+    seen = None
+    if not name.startswith(TIMM):
+        splits = {"validation": hashes_in(data.valid), "test": hashes_in(data.test)}
+        if note := seen_note(Path(name), splits, "pictures", data.content):
+            say(note)
+        seen = read_trained_on(Path(name))
+    return np.empty(0, dtype=np.int64) if seen is None else seen
 
 
 def freeze_backbone(model: ViT) -> int:

@@ -35,18 +35,21 @@ class Pictures:
     labels: Tensor
     rows: Tensor | None = None  # int64 (N,), where in the store; None: all of it
     file: Path | None = None  # the one that is the store
+    hashes: np.ndarray | None = None  # int64 (N,), of the files, or of the pixels as published; see ``examples``
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: Tensor) -> "Pictures":
         """The pictures at an index (n,) as a split, without copying them."""
-        return Pictures(self.store, self.labels[index], index if self.rows is None else self.rows[index], self.file)
+        rows = index if self.rows is None else self.rows[index]
+        hashes = None if self.hashes is None else self.hashes[index.numpy()]
+        return Pictures(self.store, self.labels[index], rows, self.file, hashes)
 
     def __getstate__(self) -> dict[str, Any]:
         """For a data worker that is not forked: a mapped store goes as the name of its file, which it maps itself."""
         store = self.store if self.file is None else tuple(self.store.shape)
-        return {"store": store, "labels": self.labels, "rows": self.rows, "file": self.file}
+        return {"store": store, "labels": self.labels, "rows": self.rows, "file": self.file, "hashes": self.hashes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if state["file"] is not None:
@@ -80,6 +83,7 @@ class PictureData:
     mean: Channels
     std: Channels
     content: str = ""  # SHA-256 of all splits' pictures and classes, whichever are held out; see ``content_hash``
+    split: str = ""  # hash of which pictures are trained on, if some were held out by their content
     skipped: tuple[str, ...] = ()  # the files that cannot be read and were to be skipped
     notes: tuple[str, ...] = ()  # what a person should know of these pictures, a line each
 
@@ -89,9 +93,15 @@ def all_pictures(data: PictureData) -> Pictures:
     splits = (data.train, data.valid, data.test)
     labels = torch.cat([some.labels for some in splits])
     store, file = data.train.store, data.train.file
+    hashes = np.concatenate([hashes_in(some) for some in splits])
     if any(some.store is not store for some in splits):
-        return Pictures(torch.cat([some.images for some in splits]), labels)
-    return Pictures(store, labels, torch.cat([_rows(some) for some in splits]), file)
+        return Pictures(torch.cat([some.images for some in splits]), labels, hashes=hashes)
+    return Pictures(store, labels, torch.cat([_rows(some) for some in splits]), file, hashes)
+
+
+def hashes_in(pictures: Pictures) -> np.ndarray:
+    """The hashes of a split as int64 (N,); of one without them none, (0,)."""
+    return np.empty(0, dtype=np.int64) if pictures.hashes is None else pictures.hashes
 
 
 def _rows(pictures: Pictures) -> Tensor:
@@ -99,34 +109,45 @@ def _rows(pictures: Pictures) -> Tensor:
 
 
 def hold_out(
-    labels: Tensor, fraction: float, seed: int, classes: Sequence[str], splits: int = 2
+    labels: Tensor, fraction: float, seed: int, classes: Sequence[str], hashes: np.ndarray | None = None
 ) -> tuple[Tensor, Tensor]:
     """Indices of the kept and of the held-out pictures, rising; every class gives the same fraction.
+
+    The draw is by position, so that one more picture would change it all: it is for published data sets, which never
+    change, and keeps their splits as they have been in earlier versions. A folder's are drawn by ``held_out``.
 
     Args:
         labels: (N,).
         fraction: of N, at most a half; so many are held out, yet never fewer than there are classes.
         seed: the same seed chooses the same pictures.
         classes: the names, for the message.
-        splits: into how many splits these pictures will go in the end; each class needs as many.
+        hashes: (N,); equal pictures of those that are held out are held out too.
 
     Raises:
-        UserError: a class has fewer pictures than splits.
+        UserError: a class has fewer than two pictures.
     """
     from sklearn.model_selection import train_test_split
 
+    check_enough(labels, classes, 2)
+    size = max(round(fraction * len(labels)), len(classes))
+    _, chosen = train_test_split(
+        np.arange(len(labels)), test_size=size, stratify=labels.numpy(), random_state=seed % 2**32
+    )
+    held = np.isin(np.arange(len(labels)), chosen)
+    if hashes is not None:
+        held = np.isin(hashes, hashes[held])
+    return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
+
+
+def check_enough(labels: Tensor, classes: Sequence[str], splits: int, kind: str = "") -> None:
+    """Raises UserError if a class has fewer pictures than the splits that these are divided into; labels (N,)."""
     counts = torch.bincount(labels, minlength=len(classes))
     rarest = int(counts.argmin())
     if counts[rarest] < splits:
         raise UserError(
-            f"class '{classes[rarest]}' has too few pictures to split ({counts[rarest]}): "
+            f"class '{classes[rarest]}' has too few {kind}pictures to split ({counts[rarest]}): "
             f"give it at least {splits}, or give val/ and test/ folders"
         )
-    size = max(round(fraction * len(labels)), len(classes))
-    kept, held = train_test_split(
-        np.arange(len(labels)), test_size=size, stratify=labels.numpy(), random_state=seed % 2**32
-    )
-    return torch.from_numpy(np.sort(kept)), torch.from_numpy(np.sort(held))
 
 
 def mapped(path: Path, shape: Sequence[int]) -> Tensor:

@@ -72,6 +72,8 @@ class ImageClassification:
             "label_smoothing": label_smoothing,
             "augment": asdict(augment),
         }
+        if data.split:
+            self.settings["split"] = data.split
         if self.progressive != ProgressiveConfig():
             self.settings["progressive"] = asdict(self.progressive)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import tyro
 
@@ -12,6 +13,7 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
+from common.training.examples import trained_on
 from common.training.machine import about as about_machine
 from common.training.machine import announce, for_this_machine
 from common.training.run import METRICS, WEIGHTS, goes_on, open_run, read_config, run_folder, say
@@ -19,13 +21,13 @@ from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from vit.augment import AugmentConfig
 from vit.data import load_data
-from vit.initial import Initial, freeze_backbone, read_initial, start_from
+from vit.initial import Initial, freeze_backbone, read_initial, seen_before, start_from
 from vit.initialisation import initialise
 from vit.model import SIZES, ViT, ViTConfig, multiply_adds
 from vit.presets import BY_DATA, PRESETS
 from vit.progressive import ProgressiveConfig
 from vit.report import draw_confusion_matrix, predictions, print_per_class, test_figures
-from vit.splits import imbalance
+from vit.splits import hashes_in, imbalance
 from vit.task import ImageClassification
 from vit.weights import Transform, load_vit
 
@@ -90,7 +92,8 @@ class Options:
     balanced: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show each class equally often, however many pictures it has."""
     skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start."""
+    """Leave out files of a folder that cannot be read, and name them, instead of refusing to start; a class without one
+    readable training picture is still refused."""
     cache: str = "auto"
     """Where a folder's decoded pictures are kept: auto (in FOLDER/.patchwords-cache or ~/.cache), none, or a folder."""
     final_test: bool = True
@@ -190,6 +193,7 @@ def run(options: Options) -> None:
         initialise(model, data.train, transform, attention=mimetic, patches=options.whiten, seed=seed)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pictures")
+    seen = hashes_in(data.train)
     uneven = None if options.balanced else imbalance(data.train.labels, data.classes)
     for note in (*data.notes, *([uneven] if uneven else [])):
         say(note)
@@ -199,6 +203,7 @@ def run(options: Options) -> None:
         data = replace(data, mean=initial.mean, std=initial.std)
         if initial.tensors:
             say(start_from(model, initial, data.classes))
+            seen = np.concatenate([seen, seen_before(initial.name, data)])
     if options.freeze:
         say(f"trains {freeze_backbone(model):,} parameters, the classifier's")
     task = ImageClassification(
@@ -215,7 +220,9 @@ def run(options: Options) -> None:
     if options.freeze:
         task.settings["freeze"] = True
     announce(options.training)
-    figures = train(model, task, options.training, out=out, resume=resume, options={**description, "data": about})
+    description["data"] = about
+    record = trained_on(seen)
+    figures = train(model, task, options.training, out=out, resume=resume, options=description, trained_on=record)
     if figures is None:
         return
     if not options.final_test:

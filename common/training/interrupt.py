@@ -63,24 +63,3 @@ def ignore_in_worker(_: int) -> None:
     """For ``DataLoader(worker_init_fn=...)``: the main process decides when its workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-@contextmanager
-def unwinding() -> Iterator[None]:
-    """Inside, SIGTERM raises ``KeyboardInterrupt`` as Ctrl-C does, so that half-written files are removed.
-
-    Where somebody handles SIGTERM already, and outside the main thread, nothing changes.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def stop(number: int, _: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -36,6 +36,7 @@ def train(
     out: Path,
     resume: bool = False,
     options: Mapping[str, Any] | None = None,
+    trained_on: bytes = b"",
 ) -> dict[str, Any] | None:
     """Trains a model on a task and keeps its run folder: resume state, best weights, log and curves.
 
@@ -51,6 +52,7 @@ def train(
         out: the run folder, which exists.
         resume: continue from ``last.pt`` in ``out`` where there is one.
         options: config.json of a run that begins; with it what another run left in ``out`` goes.
+        trained_on: the examples of a run that begins, see ``examples.trained_on``.
 
     Returns:
         The final figures, or None where ``max_steps`` ended the run before its schedule did, or where it was dry.
@@ -64,7 +66,7 @@ def train(
     config = replace(config, precision=decided(config.precision, choose_device(config.device)))
     with Interrupt() as interrupt, Terminal(task.unit) as terminal:
         begins = None if config.dry_run or (resume and (out / STATE).exists()) else options
-        loop = _Loop(model, task, config, out, interrupt, terminal, begins)
+        loop = _Loop(model, task, config, out, interrupt, terminal, begins, trained_on)
         if config.dry_run:
             return loop.dry_run()
         try:
@@ -85,6 +87,7 @@ class _Loop:
         interrupt: Interrupt,
         terminal: Terminal,
         options: Mapping[str, Any] | None,
+        trained_on: bytes,
     ) -> None:
         self.model, self.task, self.config, self.out = model, task, config, out
         self.interrupt, self.terminal = interrupt, terminal
@@ -98,7 +101,7 @@ class _Loop:
             model.to(self.device)
         self.stepper = Stepper(model, task, config, self.device)
         if options is not None:  # all that could be wrong has been looked at
-            begin_run(out, options)
+            begin_run(out, options, trained_on)
         self.evaluator = Evaluator(task, config, out, self.stepper, interrupt)
         self.progress = Progress(total=config.epochs * task.steps_per_epoch)
         self.every = config.evaluate_every * task.steps_per_epoch

@@ -30,6 +30,9 @@ STATE, WEIGHTS, CONFIG, LOG, METRICS, CURVES = (
     "curves.png",
 )
 LAST_WEIGHTS, TENSORBOARD = "last_weights", "tensorboard"  # folders
+TRAINED_ON = "trained_on.bin"
+"""Hashes of the examples that the weights were trained on, eight bytes each, sorted: evaluation and fine-tuning compare
+theirs with it."""
 REPLACED = ".replaced"  # there from the start of a run that overwrites another until it takes the other's place
 
 
@@ -97,14 +100,17 @@ def open_run(out: Path, options: Mapping[str, Any], *, resume: bool, overwrite: 
     return resume or again
 
 
-def begin_run(out: Path, options: Mapping[str, Any]) -> None:
-    """Takes away what another run left in the folder, and writes config.json: right before the first step."""
+def begin_run(out: Path, options: Mapping[str, Any], trained_on: bytes = b"") -> None:
+    """Takes away what another run left in the folder, and writes config.json and ``TRAINED_ON``: right before the
+    first step."""
     if not distributed.is_main():
         return
-    for old in (STATE, WEIGHTS, LOG, METRICS, CURVES):
+    for old in (STATE, WEIGHTS, LOG, METRICS, CURVES, TRAINED_ON):
         (out / old).unlink(missing_ok=True)
     for folder in (LAST_WEIGHTS, TENSORBOARD):
         shutil.rmtree(out / folder, ignore_errors=True)
+    if trained_on:
+        write_atomically(out / TRAINED_ON, trained_on)
     write_json(out / CONFIG, dict(options))
     (out / REPLACED).unlink(missing_ok=True)
 

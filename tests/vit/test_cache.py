@@ -234,7 +234,7 @@ import os
 from pathlib import Path
 
 import vit.cache, vit.pictures
-from common.training.cli import run_command
+from common.training.command import run_command
 
 read = vit.pictures.read_picture
 
@@ -249,7 +249,7 @@ folder = Path({str(folder)!r})
 paths = [path for name in ("cat", "dog") for path in sorted((folder / name).iterdir())]
 run_command(lambda: vit.cache.decoded(folder, paths, {SIZE}, "auto"))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr.count("\n")) == (128 + number, 1), ended.stderr
     assert caches(folder / FOLDER) == []
 

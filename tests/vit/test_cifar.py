@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from common.errors import UserError
+from common.training.command import run_command
 from vit.data import load_data
 
 PUBLISHED = {
@@ -126,10 +127,10 @@ def test_a_signal_while_downloading_leaves_nothing_behind(tmp_path, cifar, monke
         time.sleep(5)
 
     monkeypatch.setattr("torchvision.datasets.utils.download_url", download)
-    with pytest.raises(KeyboardInterrupt):
-        load_data(cifar.name, tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda: load_data(cifar.name, tmp_path))
+    assert ended.value.code == 128 + number
     assert list(tmp_path.iterdir()) == []
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_cifar_archive_that_is_damaged_is_named_with_the_cure(tmp_path, cifar):

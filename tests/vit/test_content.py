@@ -24,8 +24,8 @@ def test_bad_files_are_skipped_and_named_where_that_is_asked_for(tmp_path):
     data = load_data(tmp_path, NOWHERE, skip_bad=True)
     assert data.skipped == ("train/dog/11.png", "train/dog/3.png", "test/cat/0.png")
     assert data.notes[0] == "3 of 39 pictures skipped because they cannot be read:"
-    assert [note.partition(":")[0].strip() for note in data.notes[1:]] == list(data.skipped)
-    assert [len(split) for split in (data.train, data.valid, data.test)] == [31, 4, 1]
+    assert [note.partition(":")[0].strip() for note in data.notes[1:4]] == list(data.skipped)
+    assert len(data.train) + len(data.valid) == 35
     assert sorted([*colours(data.train), *colours(data.valid)]) == sorted(
         [(0, 10 * i) for i in range(12)] + [(10, 10 * i) for i in range(25) if i not in (3, 11)]
     )
@@ -39,11 +39,10 @@ def test_many_skipped_files_are_counted_and_a_lost_class_is_an_error(tmp_path):
         (tmp_path / f"dog/{i}.png").write_bytes(b"")
     data = load_data(tmp_path, NOWHERE, skip_bad=True)
     assert data.notes[0].startswith("22 of 30")
-    assert len(data.notes) == 22
-    assert data.notes[-1].strip() == "and 2 more"
+    assert data.notes[21].strip() == "and 2 more"
     assert len(data.skipped) == 22
     (tmp_path / "dog/22.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"'dog' has too few pictures to split \(2\)"):
+    with pytest.raises(UserError, match=r"'dog' has too few different pictures to split \(2\)"):
         load_data(tmp_path, NOWHERE, skip_bad=True)
     for i in (23, 24):
         (tmp_path / f"dog/{i}.png").write_bytes(b"")
@@ -67,7 +66,7 @@ def test_a_folder_without_one_picture_file_is_named_and_is_no_class(tmp_path):
     (tmp_path / "gnu").symlink_to(tmp_path / "nowhere")
     data = load_data(tmp_path, NOWHERE)
     assert data.classes == ("cat", "dog")
-    assert data.notes[-1] == "no picture file in gnu, emu, sub: left out as a class"
+    assert "no picture file in gnu, emu, sub: left out as a class" in data.notes
 
 
 def test_the_content_is_the_same_until_a_pixel_a_name_or_a_class_changes(tmp_path):
@@ -111,15 +110,21 @@ def test_pixel_hash_is_that_of_the_bytes_in_order():
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", CLASSES_OF_10), ("cifar100", CLASSES_OF_100)])
 def test_cifar_as_jpeg_files_is_told_in_one_line(tmp_path, name, classes):
     write_folder(tmp_path, {f"train/{word}": 3 for word in classes.split()})  # "train" is a class too
-    assert load_data(tmp_path, NOWHERE).notes == ()
-    Image.new("RGB", (5, 3)).save(tmp_path / "train" / classes.split()[7] / "a.JPEG")
-    (note,) = load_data(tmp_path, NOWHERE).notes
+    for i, path in enumerate(sorted(tmp_path.rglob("*.png"))):
+        Image.new("RGB", (5, 3), (i % 256, i // 256, 0)).save(path)  # all different
+
+    def told():
+        return [note for note in load_data(tmp_path, NOWHERE).notes if note.startswith("these are")]
+
+    assert told() == []
+    Image.new("RGB", (5, 3), (0, 99, 0)).save(tmp_path / "train" / classes.split()[7] / "a.JPEG")
+    (note,) = told()
     assert note.startswith(f"these are CIFAR-{name[5:]}'s classes in JPEG files")
     assert "2 to 3 points" in note
     assert note.endswith(f"--data {name} is the original")
     assert len(note.splitlines()) == 1
     write_folder(tmp_path, {"train/unicorn": 3})
-    assert load_data(tmp_path, NOWHERE).notes == ()
+    assert told() == []
 
 
 def test_names_below_the_folder_that_one_is_in(tmp_path, monkeypatch):

@@ -110,18 +110,19 @@ def test_folder_with_three_splits(tmp_path):
 def test_folder_without_validation_holds_some_out_by_seed(tmp_path):
     write_folder(tmp_path, {"train/cat": 20, "train/dog": 20, "test/cat": 3})
     data = load_data(tmp_path, NOWHERE, valid_fraction=0.2)
-    assert [len(split) for split in (data.train, data.valid, data.test)] == [32, 8, 3]
-    assert data.valid.labels.tolist() == [0] * 4 + [1] * 4
+    assert len(data.test) == 3
+    assert 3 <= len(data.valid) <= 14  # 8 on average
     assert [r // 10 for r, _ in colours(data.valid)] == data.valid.labels.tolist()
-    assert len({*colours(data.train), *colours(data.valid)}) == 40
+    assert len({*colours(data.train), *colours(data.valid)}) == len(data.train) + len(data.valid) == 40
     assert colours(load_data(tmp_path, NOWHERE, valid_fraction=0.2).valid) == colours(data.valid)
     assert colours(load_data(tmp_path, NOWHERE, valid_fraction=0.2, seed=1).valid) != colours(data.valid)
+    assert {*colours(load_data(tmp_path, NOWHERE, valid_fraction=0.3).valid)} >= {*colours(data.valid)}
 
 
 def test_without_test_folder_the_validation_folder_is_the_test_split(tmp_path):
     data = load_data(write_folder(tmp_path, {"train/cat": 5, "train/dog": 5, "val/dog": 3}), NOWHERE)
-    assert sources(data) == [[0, 1], [0, 1], [2]]
-    assert len(data.valid) == 2
+    assert sources(data)[2] == [2]
+    assert data.valid.labels.tolist()
     assert len({*colours(data.train), *colours(data.valid)}) == 10
 
 
@@ -129,11 +130,8 @@ def test_without_test_folder_the_validation_folder_is_the_test_split(tmp_path):
 def test_without_either_both_are_held_out_and_the_test_split_stays(tmp_path, prefix):
     write_folder(tmp_path, {f"{prefix}cat": 20, f"{prefix}dog": 20})
     data, other = (load_data(tmp_path, NOWHERE, seed=seed) for seed in (0, 1))
-    assert [torch.bincount(s.labels).tolist() for s in (data.train, data.valid, data.test)] in (
-        [[14, 15], [2, 1], [4, 4]],
-        [[15, 14], [1, 2], [4, 4]],
-    )
     assert len({*colours(data.train), *colours(data.valid), *colours(data.test)}) == 40
+    assert 3 <= len(data.test) <= 14  # 8 on average
     assert colours(other.test) == colours(data.test)
     assert colours(other.valid) != colours(data.valid)
 
@@ -168,7 +166,7 @@ def test_pictures_deeper_in_a_class_folder_belong_to_it_and_are_said(tmp_path):
         (0, 0), (0, 10), (0, 20), (10, 0), (10, 10), (20, 0), (20, 10),
     ]  # fmt: skip
     assert sources(data)[2] == [4, 5]
-    assert data.notes == (
+    assert data.notes[:2] == (
         "pictures in folders of a class folder belong to the class: 6, the first is train/cat/more/x/0.png",
         "left out what lies beside the splits: dev",
     )
