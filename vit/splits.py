@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
+from vit.stratified import stratified_split
 
 TEST_FRACTION = 0.2  # held out where a data set has no test pictures of its own
 SPLIT_SEED = 0  # of those test pictures: they are the same in every run, whatever its seed
@@ -126,13 +127,9 @@ def hold_out(
     Raises:
         UserError: a class has fewer than two pictures.
     """
-    from sklearn.model_selection import train_test_split
-
     check_enough(labels, classes, 2)
     size = max(round(fraction * len(labels)), len(classes))
-    _, chosen = train_test_split(
-        np.arange(len(labels)), test_size=size, stratify=labels.numpy(), random_state=seed % 2**32
-    )
+    _, chosen = stratified_split(labels.numpy(), size, seed % 2**32)
     held = np.isin(np.arange(len(labels)), chosen)
     if hashes is not None:
         held = np.isin(hashes, hashes[held])
