@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import common.inference
 from common import Encoder, FeedForward, MultiHeadAttention, TransformerConfig, UserError, packed
@@ -13,7 +14,7 @@ from common.linear import MANY, Linear
 CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
 
 
-@pytest.fixture(autouse=True, params=[0, 1 << 14], ids=["onednn", "torch"])
+@pytest.fixture(autouse=True, params=[0, 1 << 18], ids=["onednn", "torch"])
 def _either_product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small weights, as all are here, by oneDNN's product and by torch's."""
     monkeypatch.setattr(common.inference._Product, "SMALL", request.param)
@@ -30,6 +31,31 @@ def test_a_packed_layer_is_the_layer(bias, shape):
         for first, last in ((0, 3), (3, 11), (10, 11)):
             torch.testing.assert_close(layer.part(x, first, last), layer(x)[..., first:last])
             torch.testing.assert_close(fast.part(x, first, last), layer(x)[..., first:last])
+
+
+class Operators(TorchDispatchMode):
+    """Keeps the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "expected"),
+    [(1, 11, "addmm"), (128, 11, "addmm"), (129, 11, "_linear_pointwise"), (2, 13, "_linear_pointwise")],
+)
+def test_few_rows_of_a_small_layer_take_the_product_of_torch(monkeypatch, rows, outputs, expected):
+    monkeypatch.setattr(common.inference._Product, "SMALL", 5 * 11)
+    layer, x = PackedLinear(torch.randn(outputs, 5), torch.randn(outputs)), torch.randn(rows, 5)
+    layer(x)
+    with torch.no_grad(), Operators() as operators:
+        layer(x)
+    assert {"addmm", "_linear_pointwise"} & set(operators.names) == {expected}
 
 
 def test_it_reads_what_lies_apart_in_memory():
