@@ -53,9 +53,9 @@ class Decoded:
 
 
 def names_below(folder: Path, paths: Sequence[Path]) -> list[str]:
-    """Paths in a folder, joined to it, as they are called from there."""
-    above = len(str(folder / "x")) - 1  # "." is no part of a path
-    return [str(path)[above:] for path in paths]
+    """Paths in a folder, joined to it, as they are called from there; with slashes, so that Windows hashes the same."""
+    above = len((folder / "x").as_posix()) - 1  # "." is no part of a path
+    return [path.as_posix()[above:] for path in paths]
 
 
 def decoded(folder: Path, paths: Sequence[Path], image_size: tuple[int, int], cache: str | Path) -> Decoded:

@@ -115,7 +115,8 @@ def load_state(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"no resume state at {path}; start the run without --resume")
     try:
-        with warnings.catch_warnings(action="ignore"):  # torch warns about pickles that are not its own
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns about pickles that are not its own
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler may raise anything on arbitrary bytes
         raise UserError(f"{path} is not a resume state of this program, or is damaged ({_first_line(error)})") from None

@@ -213,6 +213,7 @@ class _Loop:
         if impatient:
             say(f"no better {metric} in {progress.without_better} evaluations: stopped early")
         self.evaluator.draw(progress)
+        peaks = distributed.gather_objects(peak_memory(self.device))
         return {
             metric: progress.best,
             "best_step": progress.best_step,
@@ -220,7 +221,7 @@ class _Loop:
             "epochs": round(progress.step / self.task.steps_per_epoch, 4),
             "train_seconds": round(progress.seconds, 3),
             f"{self.task.unit}_per_second": round(progress.targets / max(progress.seconds, 1e-9), 2),
-            "peak_memory_mb": max(distributed.gather_objects(peak_memory(self.device))),
+            "peak_memory_mb": None if None in peaks else max(peaks),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "processes": distributed.world_size(),
         }
@@ -238,9 +239,9 @@ class _Loop:
         model, begin = self.stepper.whole_model(), time.monotonic()
         self.evaluator.figures(model)
         evaluation = time.monotonic() - begin
-        say(
-            f"a step takes {seconds:.3g} s, an evaluation {evaluation:.3g} s, {peak_memory(self.device):.0f} MB at most"
-        )
+        peak = peak_memory(self.device)
+        memory = "" if peak is None else f", {peak:.0f} MB at most"
+        say(f"a step takes {seconds:.3g} s, an evaluation {evaluation:.3g} s{memory}")
         seconds *= mean_cost(self.cost)
         if self.config.minutes is not None:
             say(f"about {60 * self.config.minutes / seconds:,.0f} steps fit into {self.config.minutes:g} minutes")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import sys
 import time
@@ -142,10 +141,17 @@ def record_learning_rate(out: Path, rate: float) -> None:
         write_json(out / CONFIG, config)
 
 
-def peak_memory(device: torch.device) -> float:
-    """The most memory this process had at a time, in MB: the GPU's where it computes, else the machine's."""
+def peak_memory(device: torch.device) -> float | None:
+    """The most memory this process had at a time, in MB: the GPU's where it computes, else the machine's.
+
+    None on Windows, whose Python does not tell.
+    """
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 1e6, 1)
+    try:
+        import resource
+    except ImportError:
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
 

@@ -1,6 +1,7 @@
 """Both commands as a person meets them: files, refusals in one line, exit codes."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,3 +167,13 @@ def test_curves_are_drawn_at_evaluations_where_that_is_cheap(command: Command, m
     monkeypatch.setattr("common.training.evaluation.DRAWING_SHARE", 1e9)
     assert command("--epochs", "3", "--overwrite")[0] == 0
     assert drawn == [3, 1, 2, 3, 3]
+
+
+def test_a_system_that_does_not_tell_the_peak_of_memory(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert command()[0] == 0
+    assert json.loads((command.out / METRICS).read_text())["peak_memory_mb"] is None
+    code, lines = command("--dry-run")
+    assert code == 0
+    assert " MB at most" not in "".join(lines)
+    assert "an evaluation" in lines[-2]
