@@ -2,10 +2,17 @@
 
 Every sample has random numbers of its own, a function of the seed, of the sentence's source tokens and of which of its
 samples it is. So a line gives the same sample alone as in any batch, at any place of a file and however many samples
-of it are asked for; and where a file says the same twice, it gives the same twice.
+of it are asked for; and a line that a file holds twice gives the same sample twice.
+
+A token is drawn as the largest of log-probabilities with Gumbel noise, one number for each token of the vocabulary
+(Maddison et al. 2014). Products are rounded differently in batches of different size. Here that changes a sample only
+if the two largest sums are closer than the rounding; a sum over the whole vocabulary, which the inverse of the
+distribution function needs, would gather the rounding of thousands of tokens.
 
 Shapes: B batch, N samples of a sentence, R samples still drawn, t tokens each of them holds, V target vocabulary.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,16 +41,16 @@ def sample(model: TranslationModel, source: Tensor, search: Search) -> list[list
     n, device, end_id = search.n_best, source.device, model.config.end_id
     limits = search.limits(source).repeat_interleave(n)  # (B * N,)
     longest = int(limits.max()) if len(source) else 0
-    uniform = _uniform(source, limits.tolist(), search).to(device)
+    numbers = _generators(source, search)
     rows = torch.arange(len(limits), device=device)  # which sample each row of the batch is
     tokens = torch.full_like(rows, model.config.start_id)
-    written = torch.full((len(rows), longest), PAD_ID, device=device)
+    written = torch.full((len(rows), longest + 1), PAD_ID, device=device)
     totals = torch.zeros(len(rows), device=device)
     ended = torch.zeros_like(rows, dtype=torch.bool)
     state = model.start(source)
     if n > 1:  # each sample is a sentence of its own, for they end at different times
         state.reorder(rows // n, rows // n)
-    for t in range(longest):
+    for t in range(longest + 1):  # the last step draws whether a sample of the longest length has ended
         logits = model.step(tokens, state)
         log_sum = logits.logsumexp(dim=1)
         history = written[rows, :t]
@@ -55,12 +62,15 @@ def sample(model: TranslationModel, source: Tensor, search: Search) -> list[list
             min_length=search.min_length,
             no_repeat_ngram=search.no_repeat_ngram,
         )
-        tokens = draw(probabilities(logits, search.temperature, search.top_k, search.top_p), uniform[rows, t])
-        totals[rows] += logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - log_sum
+        noise = gumbel([numbers[i] for i in rows.tolist()], logits.shape[1]).to(device)
+        tokens = draw(log_probabilities(logits, search.temperature, search.top_k, search.top_p), noise)
         ends = tokens == end_id
         ended[rows[ends]] = True
-        written[rows[~ends], t] = tokens[~ends]
-        going = (~ends & (limits[rows] > t + 1)).nonzero().squeeze(1)
+        goes = ~ends & (limits[rows] > t)
+        counted = ends | goes
+        totals[rows[counted]] += (logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - log_sum)[counted]
+        written[rows[goes], t] = tokens[goes]
+        going = goes.nonzero().squeeze(1)
         if not len(going):
             break
         if len(going) < len(rows):  # finished samples leave the batch
@@ -73,12 +83,12 @@ def sample(model: TranslationModel, source: Tensor, search: Search) -> list[list
     return [found[first : first + n] for first in range(0, len(found), n)]
 
 
-def probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """What to draw from, (R, V): softmax(logits / temperature), and of that the likeliest tokens only.
+def log_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """What to draw from, (R, V): log_softmax(logits / temperature), and of that the likeliest tokens only.
 
     Those are the ``top_k`` likeliest (Fan et al. 2018; 0 for all), and of these, their probabilities made to sum
     to 1 again, the fewest that have ``top_p`` together: the nucleus (Holtzman et al. 2020, 3.1). Of equally likely
-    tokens the first comes first.
+    tokens the first comes first. All others have -inf.
     """
     # The largest becomes 0 first, so that no temperature, however low, makes it infinite or 0 / 0.
     lowest = torch.finfo(torch.float32).tiny
@@ -87,31 +97,29 @@ def probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_
         ordered, order = scaled.sort(dim=1, descending=True, stable=True)
         if top_k:
             ordered[:, top_k:] = float("-inf")
-        p = _normalised(ordered)
-        before = p.cumsum(dim=1) - p  # what the likelier ones have together
         if top_p < 1.0:
+            p = ordered.double().softmax(dim=1)
+            before = p.cumsum(dim=1) - p  # what the likelier ones have together
             ordered.masked_fill_(before >= top_p, float("-inf"))
         scaled = torch.empty_like(scaled).scatter_(1, order, ordered)
-    return _normalised(scaled)
+    return scaled.log_softmax(dim=1)
 
 
-def _normalised(logits: Tensor) -> Tensor:
-    return (logits - logits.logsumexp(dim=1, keepdim=True)).exp()
+def draw(log_p: Tensor, noise: Tensor) -> Tensor:
+    """One token a row (R,), by the largest sum of its log-probability (R, V) and Gumbel noise (R, V)."""
+    return (log_p + noise).argmax(dim=1)
 
 
-def draw(p: Tensor, uniform: Tensor) -> Tensor:
-    """One token a row (R,) by the inverse of the distribution function, from p (R, V) and numbers (R,) in [0, 1)."""
-    # Where p is 0 a sum made in parallel may still rise a little, by rounding; no number may lead there.
-    reached = p.cumsum(dim=1).masked_fill(p == 0.0, 0.0)
-    return (reached > (uniform * reached.amax(dim=1)).unsqueeze(1)).int().argmax(dim=1)  # the first of them
+def gumbel(numbers: Sequence[torch.Generator], size: int) -> Tensor:
+    """Gumbel noise (R, size) float64, each row by its own generator."""
+    uniform = torch.empty(len(numbers), size, dtype=torch.float64)
+    for row, one in zip(uniform, numbers, strict=True):
+        row.uniform_(generator=one)
+    # A uniform number may be exactly 0, whose noise would be -inf even for the only token that is left.
+    return uniform.clamp_min_(torch.finfo(torch.float64).tiny).log_().neg_().log_().neg_()
 
 
-def _uniform(source: Tensor, limits: list[int], search: Search) -> Tensor:
-    """The random numbers (B * N, longest) of all samples, a row each: as many as the sentence itself may take."""
-    table = torch.zeros(len(limits), max(limits, default=0))
+def _generators(source: Tensor, search: Search) -> list[torch.Generator]:
+    """The random numbers of all samples, B * N."""
     sentences = [[i for i in row if i != PAD_ID] for row in source.tolist()]
-    for i, limit in enumerate(limits):
-        sentence, number = divmod(i, search.n_best)
-        numbers = generator("sample", search.seed, number, *sentences[sentence])
-        table[i, :limit] = torch.rand(limit, generator=numbers)
-    return table
+    return [generator("sample", search.seed, n, *ids) for ids in sentences for n in range(search.n_best)]

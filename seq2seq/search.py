@@ -29,10 +29,10 @@ class Search:
     n_best: int = 1
     """How many translations of a sentence are wanted: at most the beam, or with sample any number."""
     min_length: int = 0
-    """The fewest tokens of a translation."""
+    """The fewest tokens of a translation, the end symbol not counted."""
     max_length: int | None = None
-    """The most tokens of a translation; so many times the source's as max_length_factor says, and ten, where not
-    given."""
+    """The most tokens of a translation, the end symbol not counted; default: max_length_factor times the tokens of the
+    source, plus 10."""
     max_length_factor: float = 2.0
     """See max_length."""
     no_repeat_ngram: int = 0
@@ -92,7 +92,10 @@ GREEDY = Search(beam=1)
 
 @dataclass
 class Hypothesis:
-    """A translation: its ids without the end, its score, the log-probability of its symbols, and whether it ended."""
+    """A translation: its ids without the end, its score, the log-probability of its symbols, and whether it ended.
+
+    A sample may be cut at the longest length; what a beam finds has always ended.
+    """
 
     ids: list[int]
     score: float

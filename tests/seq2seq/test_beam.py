@@ -56,7 +56,7 @@ def test_a_beam_of_one_is_greedy_decoding(seed, alpha):
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 def test_a_wide_beam_is_exhaustive_search(seed, alpha):
     model, source = small_model(seed), sources([4, 2])
-    everything = [ids for n in range(LONGEST) for ids in product(range(1, WORDS + 1), repeat=n)]
+    everything = [ids for n in range(LONGEST + 1) for ids in product(range(1, WORDS + 1), repeat=n)]
     beam = WORDS ** (LONGEST + 1)
     found = beam_search(model, source, Search(beam=beam, alpha=alpha, n_best=5, max_length=LONGEST))
     for row, length, hypotheses in zip(source, (4, 2), found, strict=True):
@@ -76,12 +76,41 @@ def test_a_wide_beam_finds_every_translation_once():
     beam = WORDS ** (LONGEST + 1)
     (found,) = beam_search(model, source, Search(beam=beam, n_best=beam, max_length=LONGEST))
     assert len({tuple(one.ids) for one in found}) == len(found) == n
-    # Those that were cut at the longest length come last.
-    assert [one.ended for one in found] == [True] * (n - WORDS**LONGEST) + [False] * WORDS**LONGEST
-    for group in (True, False):
-        scores = [one.score for one in found if one.ended == group]
-        assert scores == sorted(scores, reverse=True)
-    assert sum(math.exp(one.log_probability) for one in found) == pytest.approx(1.0, abs=0.5)
+    assert all(one.ended for one in found)
+    scores = [one.score for one in found]
+    assert scores == sorted(scores, reverse=True)
+    assert sum(math.exp(one.log_probability) for one in found) < 1.0
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_the_best_translation_is_found_if_the_limit_is_its_length(alpha):
+    """One more token is no help, and one less forbids it."""
+    lengths = set()
+    for seed in range(5):
+        model, source = tiny_model(seed=seed), sources([5, 3])
+        for row, best in zip(source, beam_search(model, source, Search(beam=3, alpha=alpha)), strict=True):
+            n = len(best[0].ids)
+            if not 0 < n < 16:
+                continue
+            lengths.add(n)
+            for limit in (n, n + 1):
+                found = beam_search(model, row.unsqueeze(0), Search(beam=3, alpha=alpha, max_length=limit))
+                assert found[0][0].ids == best[0].ids
+                assert found[0][0].score == pytest.approx(best[0].score, abs=1e-5)
+            (shorter,) = beam_search(model, row.unsqueeze(0), Search(beam=3, alpha=alpha, max_length=max(n - 1, 1)))
+            assert len(shorter[0].ids) <= max(n - 1, 1)
+    assert len(lengths) > 1
+
+
+def test_at_the_limit_the_end_alone_is_considered():
+    """Word 1, then words 2 or 3 with .35 each or the end with .3: no live hypothesis may take the end's place."""
+    chain = Chain()
+    chain.table.fill_(-30.0)
+    chain.table[7, 1], chain.table[7, 8] = math.log(0.9), math.log(0.1)
+    chain.table[1, [2, 3, 8]] = torch.tensor([0.35, 0.35, 0.3]).log()
+    ((found,),) = beam_search(chain, torch.tensor([[1, 2]]), Search(beam=2, alpha=0.0, max_length=1))  # pyright: ignore[reportArgumentType]
+    assert (found.ids, found.ended) == ([1], True)
+    assert found.log_probability == pytest.approx(math.log(0.9 * 0.3), abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -187,7 +216,7 @@ def test_shortest_and_longest_length():
     project, end = model.project, torch.tensor([model.config.end_id])
     model.project = lambda x: project(x).index_fill(-1, end, float("-inf"))  # pyright: ignore[reportAttributeAccessIssue]
     for row, length in zip(beam_search(model, source, Search(beam=2, n_best=2)), LENGTHS, strict=True):
-        assert [(len(one.ids), one.ended) for one in row] == [(2 * length + 10, False)] * 2
+        assert [len(one.ids) for one in row] == [2 * length + 10] * 2
     for row, length in zip(beam_search(model, source, Search(beam=1, max_length_factor=0.6)), LENGTHS, strict=True):
         assert [len(one.ids) for one in row] == [3 * length // 5 + 10]
 

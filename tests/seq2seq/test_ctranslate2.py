@@ -131,7 +131,7 @@ def without_symbols(model: Seq2Seq) -> Seq2Seq:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_beam_search_differs_where_theirs_keeps_more(beam, seed, tmp_path):
     """Two rules differ: their live hypotheses stay as many when one ends, ours become fewer; and one that is cut at the
-    limit may win there, while ours ranks it behind all that ended. Both can only find what is likelier."""
+    limit may win there, while ours has to end. Both can only find what is likelier."""
     model = without_symbols(tiny_model(seed=seed))
     exported = Exported(model, tmp_path)
     ids = sources(LENGTHS, vocabulary=model.config.source_vocabulary - 2)
