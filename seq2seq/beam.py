@@ -73,8 +73,10 @@ def beam_search(model: TranslationModel, source: Tensor, search: Search) -> list
     Returns:
         For each sentence at most ``search.n_best`` hypotheses.
     """
+    if not len(source):
+        return []
     limits = search.limits(source)
-    longest = int(limits.max()) if len(source) else 0
+    longest = int(limits.max())
     places = _Places(len(source), search.beam, longest, source.device)
     everyone = torch.arange(len(source), device=source.device)
     start = torch.full((len(source), 1), model.config.start_id, device=source.device)

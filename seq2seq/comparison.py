@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from common import UserError
+from seq2seq.bleu_tokens import LATIN, bleu_tokenizer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,7 +17,11 @@ RESAMPLES, SEED = 1000, 12345
 
 
 def paired_bootstrap(
-    hypotheses: Sequence[str], against: Sequence[str], references: Sequence[str], names: tuple[str, str]
+    hypotheses: Sequence[str],
+    against: Sequence[str],
+    references: Sequence[str],
+    names: tuple[str, str],
+    language: str | None = None,
 ) -> dict[str, Any]:
     """Is the difference between two systems more than chance? (Koehn 2004, 4; by sacreBLEU.)
 
@@ -25,9 +30,10 @@ def paired_bootstrap(
         against: of the one it is compared with.
         references: raw text; all three of one length.
         names: of the two systems.
+        language: of the references, see ``bleu_tokenizer``.
 
     Returns:
-        By metric, bleu and chrf (cased, sacreBLEU's defaults): ``score``, ``mean`` over the resamples and ``ci``, half
+        By metric, bleu and chrf (cased): ``score``, ``mean`` over the resamples and ``ci``, half
         the width of the interval that holds 95 % of them, of the system; the same of the one it is compared with under
         ``against``; the probability ``p`` that a difference as great is chance; and the signature.
 
@@ -44,7 +50,7 @@ def paired_bootstrap(
         # The first system is the one that the others are compared with.
         test = PairedTest(
             [("against", against), ("system", hypotheses)],
-            {"BLEU": BLEU(), "chrF": CHRF()},
+            {"BLEU": BLEU(tokenize=bleu_tokenizer(language, references)), "chrF": CHRF()},
             [references],
             test_type="bs",
             n_samples=RESAMPLES,
@@ -75,17 +81,22 @@ def _seed(seed: int) -> Iterator[None]:
 
 
 def bleu_by_length(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], languages: tuple[str, str] = ("", "")
 ) -> list[dict[str, Any]]:
-    """For each of ``BINS`` its ``words``, the number of ``sentences``, and their BLEU as a corpus, None where none."""
+    """For each of ``BINS`` its ``words`` (of a language without spaces: characters), the number of ``sentences``, and
+    their BLEU as a corpus, None if there are none."""
     from sacrebleu import corpus_bleu
 
     found = []
+    tokenizer = bleu_tokenizer(languages[1], references)
+    spaced = bleu_tokenizer(languages[0], sources) == LATIN
+    lengths = [len(source.split()) if spaced else len("".join(source.split())) for source in sources]
     for first, last in BINS:
-        rows = [i for i, s in enumerate(sources) if first <= len(s.split()) <= (last or len(s))]
+        rows = [i for i, length in enumerate(lengths) if first <= length <= (last or length)]
         chosen = [hypotheses[i] for i in rows], [[references[i] for i in rows]]
         words = f"{first}+" if last is None else f"{first}-{last}"
-        found.append({"words": words, "sentences": len(rows), "bleu": corpus_bleu(*chosen).score if rows else None})
+        bleu = corpus_bleu(*chosen, tokenize=tokenizer).score if rows else None
+        found.append({"words": words, "sentences": len(rows), "bleu": bleu})
     return found
 
 

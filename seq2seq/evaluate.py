@@ -151,11 +151,11 @@ def run(options: Options) -> None:
         **all_scores(hypotheses, references, translator.languages[1], reference_tokens),
     }
     if options.by_length:
-        figures["by_length"] = bleu_by_length(sources, hypotheses, references)
+        figures["by_length"] = bleu_by_length(sources, hypotheses, references, translator.languages)
     if others is not None:
         names = str(options.weights), str(options.against)
         figures["against"] = all_scores(others, references, translator.languages[1], reference_tokens)
-        figures["comparison"] = paired_bootstrap(hypotheses, others, references, names)
+        figures["comparison"] = paired_bootstrap(hypotheses, others, references, names, translator.languages[1])
     if options.hypotheses is not None:
         write_atomically(options.hypotheses, "".join(f"{text}\n" for text in hypotheses).encode())
     _print_table(figures)

@@ -38,9 +38,11 @@ def sample(model: TranslationModel, source: Tensor, search: Search) -> list[list
     Returns:
         For each sentence its N samples; one that did not end was cut at the longest length.
     """
+    if not len(source):
+        return []
     n, device, end_id = search.n_best, source.device, model.config.end_id
     limits = search.limits(source).repeat_interleave(n)  # (B * N,)
-    longest = int(limits.max()) if len(source) else 0
+    longest = int(limits.max())
     numbers = _generators(source, search)
     rows = torch.arange(len(limits), device=device)  # which sample each row of the batch is
     tokens = torch.full_like(rows, model.config.start_id)

@@ -5,13 +5,18 @@ from typing import Any
 
 from common import UserError
 from common.training.run import say
+from seq2seq.bleu_tokens import LATIN, bleu_tokenizer
 
 
-def raw_scores(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> dict[str, Any]:
-    """BLEU (tokens by 13a) and chrF of raw text, each with sacreBLEU's signature."""
+def raw_scores(
+    hypotheses: Sequence[str], references: Sequence[str], language: str | None = None, *, lowercase: bool = False
+) -> dict[str, Any]:
+    """BLEU (tokens as the target language needs them, see ``bleu_tokenizer``) and chrF of raw text, each with
+    sacreBLEU's signature."""
     from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = BLEU(lowercase=lowercase), CHRF(lowercase=lowercase)
+    bleu = BLEU(lowercase=lowercase, tokenize=bleu_tokenizer(language, references))
+    chrf = CHRF(lowercase=lowercase)
     return {
         "bleu": bleu.corpus_score(hypotheses, [references]).score,
         "bleu_signature": str(bleu.get_signature()),
@@ -67,12 +72,15 @@ def token_scores(
 def all_scores(
     hypotheses: Sequence[str], references: Sequence[str], language: str, reference_tokens: Sequence[str] | None
 ) -> dict[str, Any]:
-    """cased, lowercased and lc_tok; the last is None, and that is said, where its package is missing."""
+    """cased, lowercased and lc_tok. The last is None if its package is missing, with a message, and for a language in
+    which spaces do not separate words: Moses would not find any."""
     figures: dict[str, Any] = {
-        "cased": raw_scores(hypotheses, references),
-        "lowercased": raw_scores(hypotheses, references, lowercase=True),
+        "cased": raw_scores(hypotheses, references, language),
+        "lowercased": raw_scores(hypotheses, references, language, lowercase=True),
         "lc_tok": None,
     }
+    if bleu_tokenizer(language, references) != LATIN:
+        return figures
     try:
         figures["lc_tok"] = token_scores(hypotheses, references, language, reference_tokens)
     except UserError as error:

@@ -14,6 +14,7 @@ from common.training import distributed
 from common.training.seeding import derive_seed, generator
 from seq2seq.architectures import ModelConfig
 from seq2seq.batches import EncodedPairs, encode_pairs, encoded_pairs, plan_batches
+from seq2seq.bleu_tokens import bleu_tokenizer
 from seq2seq.bpe_dropout import RandomPieces
 from seq2seq.data import Pair, PairData
 from seq2seq.decoding import translate
@@ -108,7 +109,7 @@ class Translation:
         """Loss a token, exact matches and BLEU on the validation split; each process takes its share of sentences."""
         assert isinstance(model, TranslationModel)
         loss, count = self._validation_loss(model, self.valid_pairs)
-        figures = translation_figures(self.translate(model, self.data.valid), [t for _, t in self.data.valid])
+        figures = self.figures(self.translate(model, self.data.valid), self.data.valid)
         return {"val_loss": loss / count, **{f"val_{name}": value for name, value in figures.items()}}
 
     def _validation_loss(self, model: TranslationModel, pairs: EncodedPairs) -> tuple[float, float]:
@@ -135,10 +136,17 @@ class Translation:
         found = dict(item for share in distributed.gather_objects(list(zip(mine, done, strict=True))) for item in share)
         return [found[i] for i in range(len(pairs))]
 
+    def figures(self, hypotheses: Sequence[str], pairs: Sequence[Pair]) -> dict[str, float]:
+        """``translation_figures`` in the target language."""
+        return translation_figures(hypotheses, [target for _, target in pairs], self.data.languages[1])
 
-def translation_figures(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Share of exact matches, and cased BLEU (sacreBLEU's defaults: 13a)."""
+
+def translation_figures(
+    hypotheses: Sequence[str], references: Sequence[str], language: str | None = None
+) -> dict[str, float]:
+    """Share of exact matches, and cased BLEU of the tokens that the target language needs, see ``bleu_tokenizer``."""
     from sacrebleu import corpus_bleu
 
     exact = sum(h == r for h, r in zip(hypotheses, references, strict=True)) / max(len(references), 1)
-    return {"exact_match": exact, "bleu": corpus_bleu(list(hypotheses), [list(references)]).score}
+    tokenizer = bleu_tokenizer(language, references)
+    return {"exact_match": exact, "bleu": corpus_bleu(list(hypotheses), [list(references)], tokenize=tokenizer).score}

@@ -19,9 +19,10 @@ from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from seq2seq.architectures import architecture_of, build_model, model_config
 from seq2seq.attention_picture import draw_attention
+from seq2seq.bleu_tokens import bleu_tokenizer
 from seq2seq.data import CorpusOptions, load_data, without_long
 from seq2seq.initial import by_init, config_for, read_initial, with_tokenizers
-from seq2seq.task import Translation, translation_figures
+from seq2seq.task import Translation
 from seq2seq.weights import load_seq2seq
 
 
@@ -203,14 +204,14 @@ def run(options: Options) -> None:
     figures = {"data": data.name, "content": data.content, **figures}
     if options.final_test:
         hypotheses = task.translate(best, data.test)
-        tested = translation_figures(hypotheses, [reference for _, reference in data.test])
-        figures |= {f"test_{name}": value for name, value in tested.items()}
+        tested = task.figures(hypotheses, data.test)
+        tokens = bleu_tokenizer(data.languages[1], [reference for _, reference in data.test])
+        figures |= {f"test_{name}": value for name, value in tested.items()} | {"bleu_tokens": tokens}
         shown = list(zip(data.test, hypotheses, strict=True))[:: max(len(data.test) // 5, 1)][:5]
         for (text, reference), hypothesis in shown:
             say(f"  {text}  ->  {hypothesis}" + ("" if hypothesis == reference else f"   (expected: {reference})"))
-        say(
-            f"test exact match {tested['exact_match']:.1%}, BLEU {tested['bleu']:.1f} ({len(data.test)} held-out pairs)"
-        )
+        exact, bleu = tested["exact_match"], tested["bleu"]
+        say(f"test exact match {exact:.1%}, BLEU {bleu:.1f} (tokens {tokens}; {len(data.test)} held-out pairs)")
     if distributed.is_main():
         if best.source_attention[0]:
             draw_attention(out / "attention.png", best, source.encode([data.example[0]])[0], source, target)

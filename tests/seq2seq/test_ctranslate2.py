@@ -141,7 +141,8 @@ def test_beam_search_differs_where_theirs_keeps_more(beam, seed, tmp_path):
     for (found, score), hypothesis in zip(theirs, ours, strict=True):
         if found == hypothesis.ids:
             same += 1
-            assert score == pytest.approx(hypothesis.log_probability, abs=1e-4)
+            if len(found) < LIMIT:  # theirs may be cut there, without the end
+                assert score == pytest.approx(hypothesis.log_probability, abs=1e-4)
         else:
             assert hypothesis.ended
             assert score > hypothesis.log_probability
