@@ -3,6 +3,8 @@
 Shapes: B batch, H and W pixels, K classes.
 """
 
+import inspect
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from common.training.export import new_folder, require_onnx, write_graph
 from common.training.run import say
 from vit.data import Pictures, load_data
 from vit.model import ViT
+from vit.pictures import fit, grey_range, to_rgb
 from vit.quantization import Measured, measure, quantize, require_onnxruntime
 from vit.weights import LoadedViT, load_vit
 
@@ -80,7 +83,7 @@ def export(loaded: LoadedViT, options: Options) -> list[tuple[str, Measured]]:
         settings = {
             "image_size": transform.image_size,
             "fit": "scaled (bicubic) until it covers image_size (height, width), the centre cut out",
-            "mode": "RGB, upright by EXIF, transparent pixels on white, 16-bit grey scaled to 8",
+            "mode": "RGB, upright by EXIF, transparent pixels on white, 9- to 16-bit grey scaled to 8",
             "mean": transform.mean,
             "std": transform.std,
             "classes": loaded.classes,
@@ -141,6 +144,9 @@ def usage(to: str, loaded: LoadedViT) -> str:
     }["torch" if to == "torch" else "onnx"]
     if to == "int8":
         what += ", its linear layers in 8 bits"
+    # The program's own functions, so that pictures become the same pixels here and there.
+    sources = "\n\n".join(inspect.getsource(one) for one in (grey_range, to_rgb, fit))
+    functions = textwrap.indent(sources, "    ")
     return f"""A Vision Transformer for {len(loaded.classes)} classes, as {what}.
 
 It takes pictures of {height} x {width} pixels (height x width), any number at a time, normalised as transform.json
@@ -156,26 +162,20 @@ In this folder, with Python:
     import numpy as np
     import {package}
     from PIL import Image, ImageOps
+    from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 
     {load}
     transform = json.loads(Path("transform.json").read_text(encoding="utf-8"))
     height, width = transform["image_size"]
 
-    def rgb(image):
-        if image.mode.startswith("I"):  # 16-bit grey
-            grey = (np.asarray(image).astype(np.int64) + 128) // 257
-            return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
-        if not image.has_transparency_data:
-            return image.convert("RGB")
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-
+{functions}
     pictures = ["picture.jpg"]
     pixels = np.zeros((len(pictures), height, width, 3), dtype=np.float32)
     for row, name in zip(pixels, pictures):
         with Image.open(name) as image:
-            upright = rgb(ImageOps.exif_transpose(image))
-        row[:] = ImageOps.fit(upright, (width, height), method=Image.Resampling.BICUBIC)
+            image.draft(None, (4 * max(height, width), 4 * max(height, width)))  # large JPEGs are decoded at 1/2 to 1/8
+            ImageOps.exif_transpose(image, in_place=True)
+            row[:] = fit(to_rgb(image), (height, width))
     pixels = (pixels / 255 - np.float32(transform["mean"])) / np.float32(transform["std"])
     pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 

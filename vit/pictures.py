@@ -113,7 +113,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         raise ValueError("its pixels are floating-point numbers, save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # I;16, I;16B and I: Pillow's own conversion to 8 bits would clip at 255
         pixels = np.asarray(image).astype(np.int64)
-        white, inverted = _grey_range(image)
+        white, inverted = grey_range(image)
         if pixels.min() < 0 or pixels.max() > white:
             raise ValueError("its pixels go beyond 16 bits, save it with 8 or 16 bits")
         grey = (pixels * 255 + white // 2) // white
@@ -128,7 +128,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _grey_range(image: Image.Image) -> tuple[int, bool]:
+def grey_range(image: Image.Image) -> tuple[int, bool]:
     """The largest value that an integer grey pixel may have, and whether that is black (TIFF 6.0, section 3)."""
     tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
     # Pillow scales the other formats' pixels to 16 bits itself, and inverts TIFF's of up to 8 bits.

@@ -75,6 +75,25 @@ def test_logits_of_any_number_of_pictures(exported: tuple[str, LoadedViT, Path])
         torch.testing.assert_close(logits(to, folder, images), loaded.model(images), atol=1e-5, rtol=1e-5)
 
 
+def odd_pictures(folder: Path, rng: np.random.Generator) -> list[str]:
+    """Pictures whose pixels a program gets wrong that opens and resizes them in the usual way."""
+    small = Image.fromarray(rng.integers(0, 256, (13, 17, 3)).astype(np.uint8))
+    large = small.resize((17 * 23, 13 * 23))
+    sideways = Image.Exif()
+    sideways[0x0112] = 6
+    large.save(folder / "a.jpg", exif=sideways)
+    large.convert("CMYK").save(folder / "b.jpg")
+    small.quantize(7).save(folder / "c.gif", transparency=2)
+    small.convert("P").save(folder / "d.png", transparency=5)
+    small.convert("1").save(folder / "e.png")
+    small.convert("LA").save(folder / "f.png")
+    grey = Image.fromarray(rng.integers(0, 4096, (13, 17)).astype(np.uint16))
+    grey.save(folder / "g.tif", tiffinfo={262: 0})
+    grey.save(folder / "h.png", transparency=int(np.asarray(grey)[3, 5]))
+    small.convert("YCbCr").save(folder / "i.tif")
+    return ["a.jpg", "b.jpg", "c.gif", "d.png", "e.png", "f.png", "g.tif", "h.png", "i.tif"]
+
+
 def test_readme_txt_classifies_as_the_model_does(exported: tuple[str, LoadedViT, Path], capsys) -> None:
     _, loaded, folder = exported
     rng = np.random.default_rng(0)
@@ -85,11 +104,15 @@ def test_readme_txt_classifies_as_the_model_does(exported: tuple[str, LoadedViT,
     transparent = np.concatenate((colours, rng.choice([0, 51, 255], (*colours.shape[:2], 1))), axis=2)
     Image.fromarray(transparent.astype(np.uint8)).save(folder / names[9])
     Image.fromarray(rng.integers(0, 65536, (13, 17)).astype(np.uint16)).save(folder / names[10])
+    names += odd_pictures(folder, rng)
     pictures = torch.stack([loaded.transform(folder / name) for name in names])
+    assert len({picture.numpy().tobytes() for picture in pictures}) == len(names)
     with torch.no_grad():
         expected = loaded.model(loaded.transform.normalise(pictures))
     ran = run_usage(folder, pictures=names)
     torch.testing.assert_close(torch.from_numpy(ran["logits"]), expected, atol=1e-5, rtol=1e-5)
+    pixels = loaded.transform.normalise(pictures).numpy()
+    np.testing.assert_allclose(ran["pixels"], pixels, rtol=0, atol=1e-5)  # a step of a pixel is 0.01
     assert ran["found"] == [CLASSES[i] for i in expected.argmax(dim=1)]
     assert len(set(ran["found"])) > 1
     assert capsys.readouterr().out == f"{ran['found']}\n"
