@@ -88,7 +88,7 @@ class CTranslate2:
 
         self.names = vocabulary(translator.source)
         with tempfile.TemporaryDirectory() as folder:
-            write_ctranslate2(translator, Path(folder), longest=256)
+            write_ctranslate2(translator, Path(folder), positions=256)
             numbers = {"inter_threads": threads, "intra_threads": 1} if apart else {"intra_threads": threads}
             self.library = ctranslate2.Translator(folder, compute_type=compute_type, **numbers)
 

@@ -47,7 +47,7 @@ def check_supported(config: Seq2SeqConfig) -> None:
 
 
 def write_ctranslate2(
-    translator: Translator, folder: Path, *, quantization: str = "float32", longest: int = 1024
+    translator: Translator, folder: Path, *, quantization: str = "float32", positions: int = 1024
 ) -> None:
     """Writes model.bin, config.json and the vocabularies into a folder.
 
@@ -55,7 +55,7 @@ def write_ctranslate2(
         translator: its tokenizers name the entries of the vocabularies.
         folder: is there and empty.
         quantization: float32, float16 or int8, the type that weights are stored in.
-        longest: how many positions the table has; CTranslate2 refuses a longer sentence.
+        positions: how many the table has; CTranslate2 refuses a longer sentence.
 
     Raises:
         ValueError: a model that CTranslate2 cannot compute, or the package is missing.
@@ -73,7 +73,7 @@ def write_ctranslate2(
         pre_norm=layers.norm_first,
         activation=common_spec.Activation[layers.activation.upper()],
     )
-    for name, value in _variables(model, longest):
+    for name, value in _variables(model, positions):
         scope, _, attribute = name.rpartition("/")
         # A copy: quantisation works in place. Layers that lack what is set would complain.
         setattr(model_spec.index_spec(spec, scope), attribute, value.detach().cpu().float().numpy().copy())
@@ -124,6 +124,8 @@ def usage(title: str, quantization: str, longest: int) -> str:
 
 In this folder, with Python:
 
+    import sys
+
     import ctranslate2
     from tokenizers import Tokenizer
 
@@ -132,32 +134,45 @@ In this folder, with Python:
     target = Tokenizer.from_file("target_tokenizer.json")
 
     lines = ["ich mochte ein bier"]
-    texts = [line.strip() for line in lines if line.strip()]  # a blank line has no translation
-    tokens = [one.tokens for one in source.encode_batch(texts, add_special_tokens=False)]
+    tokens = [one.tokens for one in source.encode_batch([line.strip() for line in lines], add_special_tokens=False)]
+    for number, row in enumerate(tokens, start=1):
+        if len(row) > {longest}:
+            problem = f"line {{number}} has {{len(row)}} tokens, only the first {longest} are translated"
+            print(f"warning: {{problem}}", file=sys.stderr)
+            del row[{longest}:]
+    limit = 2 * max(map(len, tokens)) + 10  # tokens, the end not counted
     results = translator.translate_batch(
-        tokens,
+        [row for row in tokens if row],
         beam_size=4,
         min_decoding_length=0,
-        max_decoding_length=2 * max(map(len, tokens)) + 10,
+        max_decoding_length=limit + 1,
+        max_input_length=0,
+        max_batch_size=4096,
+        batch_type="tokens",
         suppress_sequences=[["{PADDING}"], ["{START}"]],
     )
-    found = [[target.token_to_id(token) for token in result.hypotheses[0]] for result in results]
-    print(target.decode_batch(found, skip_special_tokens=False))
+    best = iter(result.hypotheses[0][:limit] for result in results)
+    found = [[target.token_to_id(token) for token in next(best)] if row else [] for row in tokens]  # blank stays blank
+    for text in target.decode_batch(found, skip_special_tokens=False):
+        print(text.replace("\\n", " "))
 
-A sentence, source or translation, has at most {longest} tokens. Weights are stored as {quantization}; the argument
-compute_type of Translator chooses the type to compute in.
+A source line has at most {longest} tokens; of a longer one the rest is not translated.
+
+Weights are stored as {quantization}; the argument compute_type of Translator chooses the type to compute in. On x86
+processors without VNNI use compute_type="int8" only if the weights are stored as int8: weights that CTranslate2 itself
+turns into int8 overflow.
 
 The score of a hypothesis is divided by its length ** length_penalty, 1 if not given. The program that wrote this folder
 has another rule, --alpha: with length_penalty=0 here and --alpha 0 there both write the same translations.
 """
 
 
-def _variables(model: Seq2Seq, longest: int) -> Iterator[tuple[str, Tensor]]:
+def _variables(model: Seq2Seq, positions: int) -> Iterator[tuple[str, Tensor]]:
     """(CTranslate2's name, values) of every weight."""
     config, state = model.config, model.state_dict()
     d_model = config.layers.d_model
     # Where row 0 belongs to padding, real tokens begin at row 1; padding's own row is never seen behind the mask.
-    table = sinusoidal_table(longest + config.padding_row, d_model, config.layout)[int(config.padding_row) :]
+    table = sinusoidal_table(positions + config.padding_row, d_model, config.layout)[int(config.padding_row) :]
     yield "encoder/position_encodings/encodings", table
     yield "decoder/position_encodings/encodings", table
     yield "encoder/embeddings_0/weight", model.source_embedding.weight

@@ -3,6 +3,7 @@
 Shapes: B batch, S source length, T target length.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -17,13 +18,15 @@ from seq2seq.constraints import forbid
 from seq2seq.lexicon import Lexicon
 from seq2seq.ranking import likeliest
 from seq2seq.sampling import sample
-from seq2seq.search import GREEDY, Hypothesis, Search, length_limits
+from seq2seq.search import GREEDY, LONGEST_SOURCE, Hypothesis, Search, length_limits
 from seq2seq.tokenizer import PAD_ID, Tokenizer
 from seq2seq.translation_model import TranslationModel
 
 T = TypeVar("T")
 SENTENCES, HYPOTHESES = 256, 512
 """The most that are decoded together: more make the products of a step larger, but their caches outgrow a CPU's."""
+POSITIONS = 1 << 14
+"""The most source positions, padding included, that are encoded together: this bounds memory and a step's time."""
 
 
 @torch.inference_mode()
@@ -96,10 +99,19 @@ def search_ids(
 
 
 def translate(
-    model: TranslationModel, texts: Sequence[str], source: Tokenizer, target: Tokenizer, search: Search = GREEDY
+    model: TranslationModel,
+    texts: Sequence[str],
+    source: Tokenizer,
+    target: Tokenizer,
+    search: Search = GREEDY,
+    cut: int = LONGEST_SOURCE,
+    numbers: Sequence[int] | None = None,
 ) -> list[str]:
-    """The best translation of each text, in order; a blank text stays blank and never reaches the model."""
-    return decode_lines(best_ids(model, encode_texts(texts, source), search), target)
+    """The best translation of each text, in order; a blank text stays blank and never reaches the model.
+
+    For ``cut`` and ``numbers`` see ``encode_texts``.
+    """
+    return decode_lines(best_ids(model, encode_texts(texts, source, cut, numbers), search), target)
 
 
 def best_ids(
@@ -125,9 +137,33 @@ def best_ids(
     return _by_length(model, ids, 1, decode, [])
 
 
-def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The ids of each text without the blanks around it; none where it is all blank."""
-    return tokenizer.encode([text.strip() for text in texts])
+def encode_texts(
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    cut: int = LONGEST_SOURCE,
+    numbers: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """The ids of each text without the white space around it: none if it is blank, and of a long one the first.
+
+    Every way to a model goes through here, so that none takes time or memory without bound: both grow with the square
+    of a text's length.
+
+    Args:
+        texts: source texts.
+        tokenizer: of the source.
+        cut: the most tokens of a text; of a longer one the rest is dropped, with a warning on stderr.
+        numbers: of the texts' lines, for the warning; default: 1, 2, ...
+    """
+    ids = tokenizer.encode([text.strip() for text in texts])
+    for number, row in zip(numbers or range(1, len(ids) + 1), ids, strict=True):
+        if len(row) > cut:
+            print(
+                f"warning: line {number} has {len(row)} tokens, only the first {cut} are translated; "
+                "split the line, or raise the limit",
+                file=sys.stderr,
+            )
+            del row[cut:]
+    return ids
 
 
 def decode_lines(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[str]:
@@ -143,8 +179,12 @@ def _by_length(
     order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
     found = [nothing] * len(ids)
     together = min(SENTENCES, max(HYPOTHESES // beam, 1))
-    for first in range(0, len(order), together):
-        some = order[first : first + together]
+    groups: list[list[int]] = []
+    for i in order:
+        if not groups or len(groups[-1]) == together or (len(groups[-1]) + 1) * len(ids[i]) > POSITIONS:
+            groups.append([])
+        groups[-1].append(i)
+    for some in groups:
         for i, result in zip(some, decode(pad([ids[i] for i in some]).to(device)), strict=True):
             found[i] = result
     return found

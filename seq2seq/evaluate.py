@@ -23,7 +23,7 @@ from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
 from seq2seq.lexicon import load_lexicon
 from seq2seq.multi30k import read_multi30k
 from seq2seq.scores import all_scores
-from seq2seq.search import Search
+from seq2seq.search import LONGEST_SOURCE, Search
 from seq2seq.text_files import read_lines, read_pairs
 from seq2seq.translation_model import for_inference
 from seq2seq.weights import is_shipped, load_seq2seq
@@ -60,7 +60,13 @@ class Options:
     """CPU threads; default: OMP_NUM_THREADS, else the cores that are free for this process."""
     shortlist: Path | None = None
     """A lexicon made by seq2seq.shortlist: consider only words that may translate the source, which is faster."""
+    cut: int = LONGEST_SOURCE
+    """The most tokens of a source; of a longer one the rest is not translated, with a warning."""
     search: Search = field(default_factory=lambda: Search(beam=5))
+
+    def __post_init__(self) -> None:
+        if self.cut < 1:
+            raise UserError(f"cut={self.cut} must be at least 1")
 
 
 def pairs_to_translate(options: Options, languages: tuple[str, str]) -> tuple[list[Pair], list[str] | None]:
@@ -106,7 +112,7 @@ def other_system(options: Options, sources: Sequence[str], languages: tuple[str,
             "compare systems of the same languages"
         )
     model = for_inference(other.model.to(choose_device(options.device)), options.precision)
-    return translate(model, sources, other.source, other.target, options.search)
+    return translate(model, sources, other.source, other.target, options.search, options.cut)
 
 
 def run(options: Options) -> None:
@@ -131,7 +137,7 @@ def run(options: Options) -> None:
     tokenizers = translator.source, translator.target
     lexicon = None if options.shortlist is None else load_lexicon(options.shortlist, *tokenizers)
     began = time.monotonic()
-    ids = best_ids(model, encode_texts(sources, translator.source), options.search, lexicon)
+    ids = best_ids(model, encode_texts(sources, translator.source, options.cut), options.search, lexicon)
     seconds = time.monotonic() - began
     hypotheses = decode_lines(ids, translator.target)
     figures: dict[str, Any] = {

@@ -14,7 +14,7 @@ from common.training.export import new_folder
 from common.training.run import say
 from seq2seq import ctranslate2_export, onnx_export
 from seq2seq.model import Seq2Seq
-from seq2seq.search import LONGEST
+from seq2seq.search import LONGEST, LONGEST_SOURCE
 from seq2seq.weights import Translator, load_seq2seq
 
 README = "README.txt"
@@ -40,8 +40,8 @@ class Options:
     """Who shall run it: ctranslate2, its Translator; onnx, one graph of the encoder and one of a decoder's step."""
     quantization: Literal["float32", "float16", "int8"] = "float32"
     """The type that CTranslate2 stores weights in."""
-    longest: int = 1024
-    """The most tokens of a sentence, source or translation: how far the table of positions goes."""
+    longest: int = LONGEST_SOURCE
+    """The most tokens of a source line; the table of positions has room for translations of twice as many and ten."""
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Replace an export in the folder."""
 
@@ -64,13 +64,15 @@ def export(translator: Translator, options: Options) -> None:
     if not isinstance(model, Seq2Seq):
         raise UserError("these weights are of a recurrent network; only a Transformer can be exported")
     with new_folder(options.out, FILES, overwrite=options.overwrite) as folder:
+        # The start symbol takes a position too, so that a translation of the most tokens may end after the last.
+        positions = 2 * options.longest + 10 + 1
         if options.to == "ctranslate2":
             ctranslate2_export.write_ctranslate2(
-                translator, folder, quantization=options.quantization, longest=options.longest
+                translator, folder, quantization=options.quantization, positions=positions
             )
             usage = ctranslate2_export.usage(title, options.quantization, options.longest)
         else:
-            onnx_export.write_onnx(model, folder, longest=options.longest)
+            onnx_export.write_onnx(model, folder, positions=positions)
             usage = onnx_export.usage(title, model.config, options.longest)
         for name, tokenizer in zip(TOKENIZERS, (translator.source, translator.target), strict=True):
             (folder / name).write_text(tokenizer.library.to_str(), encoding="utf-8")

@@ -22,11 +22,11 @@ class _Embed(nn.Module):
 
     table: Tensor
 
-    def __init__(self, model: Seq2Seq, embedding: nn.Embedding, longest: int) -> None:
+    def __init__(self, model: Seq2Seq, embedding: nn.Embedding, positions: int) -> None:
         super().__init__()
         config, self.embedding = model.config, embedding
         first = int(config.padding_row)  # padding's own row is never seen behind the mask
-        table = sinusoidal_table(longest + first, config.layers.d_model, config.layout)[first:]
+        table = sinusoidal_table(positions + first, config.layers.d_model, config.layout)[first:]
         self.register_buffer("table", table)
         self.scale = math.sqrt(config.layers.d_model) if config.scale_embedding else 1.0
 
@@ -57,9 +57,9 @@ def _attend(attention: MultiHeadAttention, x: Tensor, keys: Tensor, values: Tens
 class EncoderGraph(nn.Module):
     """Source ids (B, S) -> the key mask (B, S), and each decoder layer's keys and values of the memory."""
 
-    def __init__(self, model: Seq2Seq, longest: int) -> None:
+    def __init__(self, model: Seq2Seq, positions: int) -> None:
         super().__init__()
-        self.embed = _Embed(model, model.source_embedding, longest)
+        self.embed = _Embed(model, model.source_embedding, positions)
         self.encoder, self.layers = model.encoder, model.decoder.layers
 
     def forward(self, source: Tensor) -> tuple[Tensor, ...]:
@@ -73,9 +73,9 @@ class EncoderGraph(nn.Module):
 class StepGraph(nn.Module):
     """One token a sentence in, the next one's logits out, by way of the caches."""
 
-    def __init__(self, model: Seq2Seq, longest: int) -> None:
+    def __init__(self, model: Seq2Seq, positions: int) -> None:
         super().__init__()
-        self.embed = _Embed(model, model.target_embedding, longest)
+        self.embed = _Embed(model, model.target_embedding, positions)
         self.layers, self.norm = model.decoder.layers, model.decoder.norm
         self.projection = model.target_embedding if model.projection is None else model.projection
 
@@ -128,13 +128,13 @@ def tensor_names(kind: str, n_layers: int) -> list[str]:
 
 
 @torch.no_grad()
-def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
+def write_onnx(model: Seq2Seq, folder: Path, *, positions: int = 1024) -> None:
     """Writes encoder.onnx and decoder_step.onnx into a folder; batch and lengths may be any.
 
     Args:
         model: in evaluation mode, on the CPU.
         folder: is there and empty.
-        longest: how many positions the tables have.
+        positions: how many the tables have.
 
     Raises:
         ValueError: the packages that write ONNX files are missing.
@@ -152,7 +152,7 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
     names = {kind: tensor_names(kind, n_layers) for kind in ("memory", "past", "present")}
     batch, source_length, written = (torch.export.Dim(name) for name in ("batch", "source_length", "written"))
     write_graph(
-        EncoderGraph(model, longest),
+        EncoderGraph(model, positions),
         folder / "encoder.onnx",
         (source,),
         ({0: batch, 1: source_length},),
@@ -160,7 +160,7 @@ def write_onnx(model: Seq2Seq, folder: Path, *, longest: int = 1024) -> None:
         ["memory_mask", *names["memory"]],
     )
     write_graph(
-        StepGraph(model, longest),
+        StepGraph(model, positions),
         folder / "decoder_step.onnx",
         (torch.ones(2, dtype=torch.int64), source > 0, memory, past),
         (
@@ -182,11 +182,13 @@ def usage(title: str, config: Seq2SeqConfig, longest: int) -> str:
 encoder.onnx takes source ids, padded with 0 at the end. decoder_step.onnx takes the last tokens, what the encoder gave,
 and the keys and values of the tokens before (none at first); it gives the next tokens' logits, and the keys and values
 for the next step. An id is that of the tokenizer and one; {config.start_id} is the start, {config.end_id} the end.
-A sentence, source or translation, has at most {longest} tokens.
+A source line has at most {longest} tokens; of a longer one the rest is not translated.
 
     pip install numpy onnxruntime tokenizers
 
 In this folder, with Python, the likeliest token at each step:
+
+    import sys
 
     import numpy as np
     import onnxruntime
@@ -197,26 +199,40 @@ In this folder, with Python, the likeliest token at each step:
     source = Tokenizer.from_file("source_tokenizer.json")
     target = Tokenizer.from_file("target_tokenizer.json")
 
-    lines = ["ich mochte ein bier"]
-    texts = [line.strip() for line in lines if line.strip()]  # a blank line has no translation
-    rows = [[i + 1 for i in one.ids] for one in source.encode_batch(texts, add_special_tokens=False)]
-    ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    for padded, row in zip(ids, rows):
-        padded[: len(row)] = row
+    def translate(rows):
+        ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+        for padded, row in zip(ids, rows):
+            padded[: len(row)] = row
+        memory = dict(zip((one.name for one in encoder.get_outputs()), encoder.run(None, {{"source": ids}})))
+        nothing = np.zeros((len(ids), {n_heads}, 0, {d_head}), dtype=np.float32)
+        past = {{one.name: nothing for one in step.get_inputs() if one.name.startswith("past_")}}
+        tokens = np.full(len(ids), {config.start_id}, dtype=np.int64)
+        limits = np.array([2 * len(row) + 10 for row in rows])  # tokens, the end not counted
+        going = np.full(len(ids), True)
+        written = []
+        while going.any():
+            logits, *present = step.run(None, {{"tokens": tokens, **memory, **past}})
+            past = dict(zip(past, present))
+            logits[:, [0, {config.start_id}]] = -np.inf
+            tokens = logits.argmax(axis=1)
+            going &= (tokens != {config.end_id}) & (len(written) < limits)
+            written.append(np.where(going, tokens, 0))
+        return [[i for i in row if i] for row in np.stack(written, axis=1).tolist()]
 
-    memory = dict(zip((one.name for one in encoder.get_outputs()), encoder.run(None, {{"source": ids}})))
-    nothing = np.zeros((len(ids), {n_heads}, 0, {d_head}), dtype=np.float32)
-    past = {{one.name: nothing for one in step.get_inputs() if one.name.startswith("past_")}}
-    tokens = np.full(len(ids), {config.start_id}, dtype=np.int64)
-    going = np.full(len(ids), True)
-    written = []
-    while going.any() and len(written) < 2 * ids.shape[1] + 10:
-        logits, *present = step.run(None, {{"tokens": tokens, **memory, **past}})
-        past = dict(zip(past, present))
-        logits[:, [0, {config.start_id}]] = -np.inf
-        tokens = logits.argmax(axis=1)
-        going &= tokens != {config.end_id}
-        written.append(np.where(going, tokens, 0))
-    found = [[i for i in row if i] for row in np.stack(written, axis=1).tolist()]
-    print(target.decode_batch([[i - 1 for i in row] for row in found], skip_special_tokens=False))
+    lines = ["ich mochte ein bier"]
+    texts = [line.strip() for line in lines]
+    rows = [[i + 1 for i in one.ids] for one in source.encode_batch(texts, add_special_tokens=False)]
+    for number, row in enumerate(rows, start=1):
+        if len(row) > {longest}:
+            problem = f"line {{number}} has {{len(row)}} tokens, only the first {longest} are translated"
+            print(f"warning: {{problem}}", file=sys.stderr)
+            del row[{longest}:]
+    found = [[] for _ in rows]  # blank stays blank
+    order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
+    for first in range(0, len(order), 16):
+        some = order[first : first + 16]
+        for i, ids in zip(some, translate([rows[i] for i in some])):
+            found[i] = ids
+    for text in target.decode_batch([[i - 1 for i in row] for row in found], skip_special_tokens=False):
+        print(text.replace("\\n", " "))
 """

@@ -14,6 +14,10 @@ LONGEST = 100_000
 """The most tokens of a translation, for there must be room for all of them."""
 
 
+LONGEST_SOURCE = 512
+"""The most tokens of a source line that reach a model, unless another limit is given."""
+
+
 @dataclass(frozen=True)
 class Search:
     """How translations are looked for.

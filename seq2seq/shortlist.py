@@ -18,7 +18,6 @@ from common.training.cli import data_folder, read_options
 from common.training.command import run_command
 from common.training.run import say
 from seq2seq.data import DATASETS, Pair, named_data, own_files
-from seq2seq.decoding import encode_texts
 from seq2seq.lexicon import Lexicon, save_lexicon
 from seq2seq.multi30k import read_multi30k
 from seq2seq.text_files import read_pairs
@@ -141,7 +140,7 @@ def run(options: Options) -> None:
     translator = load_seq2seq(options.weights)
     pairs = training_pairs(options, translator.languages)
     tokenizers = translator.source, translator.target
-    sources, targets = (encode_texts([pair[i] for pair in pairs], tokenizers[i]) for i in (0, 1))
+    sources, targets = (tokenizers[i].encode([pair[i] for pair in pairs]) for i in (0, 1))
     joint = tokenizers[0].to_json() == tokenizers[1].to_json()
     most = len(tokenizers[1])
     sizes = len(tokenizers[0]), min(options.candidates, most), min(options.frequent, most)

@@ -18,6 +18,7 @@ from seq2seq.bleu_tokens import bleu_tokenizer
 from seq2seq.bpe_dropout import RandomPieces
 from seq2seq.data import Pair, PairData
 from seq2seq.decoding import translate
+from seq2seq.search import LONGEST_SOURCE
 from seq2seq.tokenizer import PAD_ID
 from seq2seq.translation_model import TranslationModel, for_inference
 
@@ -40,7 +41,10 @@ class Translation:
         seed: int = 0,
         bpe_dropout: float = 0.0,
         r_drop: float = 0.0,
+        cut: int = LONGEST_SOURCE,
     ) -> None:
+        """For ``cut``, the most tokens of a source that is translated, see ``encode_texts``."""
+        self.cut = cut
         self.data, self.label_smoothing, self.metric, self.seed = data, label_smoothing, data.metric, seed
         self.r_drop = r_drop
         self.pairs = encode_pairs(data.train, data)
@@ -131,8 +135,9 @@ class Translation:
         """
         mine = range(distributed.rank(), len(pairs), distributed.world_size())
         texts = [pairs[i][0] for i in mine]
+        tokenizers = self.data.source_tokenizer, self.data.target_tokenizer
         with torch.autocast("cpu", enabled=False):
-            done = translate(for_inference(model), texts, self.data.source_tokenizer, self.data.target_tokenizer)
+            done = translate(for_inference(model), texts, *tokenizers, cut=self.cut, numbers=[i + 1 for i in mine])
         found = dict(item for share in distributed.gather_objects(list(zip(mine, done, strict=True))) for item in share)
         return [found[i] for i in range(len(pairs))]
 

@@ -21,7 +21,9 @@ from seq2seq.architectures import architecture_of, build_model, model_config
 from seq2seq.attention_picture import draw_attention
 from seq2seq.bleu_tokens import bleu_tokenizer
 from seq2seq.data import CorpusOptions, load_data, without_long
+from seq2seq.decoding import encode_texts
 from seq2seq.initial import by_init, config_for, read_initial, with_tokenizers
+from seq2seq.search import LONGEST_SOURCE
 from seq2seq.task import Translation
 from seq2seq.weights import load_seq2seq
 
@@ -70,8 +72,9 @@ class Options:
     """Positions in a step on the longer side, padding included, over all processes."""
     label_smoothing: float = 0.1
     """Share of the target that is spread over all words; positions of padding cost nothing."""
-    longest: int = 512
-    """Leave out training and validation pairs with more tokens on a side: one takes the memory of thousands."""
+    longest: int = LONGEST_SOURCE
+    """Leave out training and validation pairs with more tokens on a side: one takes the memory of thousands. A longer
+    test source is cut, with a warning."""
     bpe_dropout: float = 0.0
     """Pass over each merge of byte pairs with this probability, so that words come in other pieces in each epoch."""
     r_drop: float = 0.0
@@ -193,6 +196,7 @@ def run(options: Options) -> None:
         seed=seed,
         bpe_dropout=options.bpe_dropout,
         r_drop=options.r_drop,
+        cut=options.longest,
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
     announce(options.training)
@@ -214,7 +218,8 @@ def run(options: Options) -> None:
         say(f"test exact match {exact:.1%}, BLEU {bleu:.1f} (tokens {tokens}; {len(data.test)} held-out pairs)")
     if distributed.is_main():
         if best.source_attention[0]:
-            draw_attention(out / "attention.png", best, source.encode([data.example[0]])[0], source, target)
+            (example,) = encode_texts([data.example[0]], source, options.longest)
+            draw_attention(out / "attention.png", best, example, source, target)
         write_json(out / METRICS, figures)
     say(f"everything is in {out}")
 

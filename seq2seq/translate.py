@@ -20,7 +20,7 @@ from common.training.step import choose_device
 from seq2seq.attention_picture import check_choice, draw_attention
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, search_ids
 from seq2seq.lexicon import load_lexicon
-from seq2seq.search import Hypothesis, Search
+from seq2seq.search import LONGEST_SOURCE, Hypothesis, Search
 from seq2seq.text_files import BYTE_ORDER_MARK, decode_line
 from seq2seq.translation_model import for_inference
 from seq2seq.weights import load_seq2seq
@@ -39,8 +39,8 @@ class Options:
     """A text file, or - for standard input."""
     scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Write the score and a tab before each translation."""
-    cut: int = 512
-    """Translate only so many tokens of a line."""
+    cut: int = LONGEST_SOURCE
+    """The most tokens of a line; of a longer one the rest is not translated, with a warning."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: cuda, else mps, else cpu."""
     precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
@@ -119,15 +119,7 @@ def run(options: Options) -> None:
     number, drawn = 0, options.attention is None
     with contextlib.ExitStack() as stack:
         for lines in _sources(options.file, stack):
-            ids = encode_texts(lines, source)
-            for i, row in enumerate(ids):
-                if len(row) > options.cut:
-                    print(
-                        f"warning: line {number + i + 1} has {len(row)} tokens, only the first {options.cut} are "
-                        "translated; raise --cut for more",
-                        file=sys.stderr,
-                    )
-                    ids[i] = row[: options.cut]
+            ids = encode_texts(lines, source, options.cut, range(number + 1, number + len(lines) + 1))
             number += len(lines)
             if options.scores or options.search.n_best > 1 or not drawn:
                 found = search_ids(model, ids, options.search, lexicon)

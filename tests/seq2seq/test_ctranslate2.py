@@ -13,7 +13,7 @@ from common import UserError
 from seq2seq.batches import pad
 from seq2seq.beam import beam_search
 from seq2seq.ctranslate2_export import END, PADDING, START, vocabulary, write_ctranslate2
-from seq2seq.decoding import best_ids, encode_texts, greedy
+from seq2seq.decoding import best_ids, decode_lines, encode_texts, greedy
 from seq2seq.export import Options, export
 from seq2seq.model import Seq2Seq
 from seq2seq.multi30k import read_multi30k
@@ -25,6 +25,7 @@ from tests.usage import run_usage
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
 
+Translators = ctranslate2.Translator
 LIMIT = 23
 LENGTHS = [5] * 70 + [1] * 20 + [11] * 40 + [3] * 70
 
@@ -46,7 +47,7 @@ class Exported:
 
     def __init__(self, model: Seq2Seq, folder, **options) -> None:
         translator = translator_of(model)
-        write_ctranslate2(translator, folder, longest=50, **options)
+        write_ctranslate2(translator, folder, positions=50, **options)
         self.source, self.target = vocabulary(translator.source), vocabulary(translator.target)
         self.runner = ctranslate2.Translator(str(folder), intra_threads=1)
 
@@ -232,7 +233,45 @@ def test_what_readme_txt_tells_works_and_text_is_never_a_symbol(tmp_path, capsys
     for text in texts:  # one at a time: the program has one limit for all its sentences
         ran = run_usage(folder, lines=[text])
         assert [[names.index(token) for token in row] for row in ran["tokens"]] == tokenizer.encode([text])
-        assert capsys.readouterr().out.rstrip("\n") == str(tokenizer.decode([[i + 1 for i in ran["found"][0]]]))
+        (expected,) = decode_lines([[i + 1 for i in ran["found"][0]]], tokenizer)
+        assert capsys.readouterr().out == f"{expected}\n"
+
+
+@pytest.mark.parametrize("longest", [17, 2049])
+def test_readme_txt_translates_lines_of_any_length(longest, tmp_path, capsys, monkeypatch):
+    """As many lines as there are, blank ones blank; a long one is cut with a warning, and spoils no other."""
+    model = tiny_model()
+    with torch.no_grad():  # translations of all lengths, but few that end late
+        model.projection.weight[model.config.end_id] += 0.1  # pyright: ignore[reportOptionalMemberAccess]
+    translator, folder = translator_of(model), tmp_path / "exported"
+    export(translator, Options(folder, folder, "ctranslate2", longest=longest))
+    texts = translator.source.decode(sources([longest + 3, longest, 5, 1], vocabulary=9).tolist())
+    lines = ["", *texts, "  "]
+    seen = []
+    monkeypatch.setattr(ctranslate2, "Translator", lambda _: Spy(folder, seen))
+    ran = run_usage(folder, lines=lines)
+    assert [len(row) for row in ran["tokens"]] == [0, longest, longest, 5, 1, 0]
+    ((passed, arguments),) = seen
+    assert passed == ran["tokens"][1:-1]
+    assert (arguments["max_input_length"], arguments["max_decoding_length"]) == (0, 2 * longest + 10 + 1)
+    assert max(map(len, ran["found"])) <= 2 * longest + 10
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == len(lines)
+    assert [bool(row) for row in ran["found"]][:: len(lines) - 1] == [False, False]
+    assert captured.err == (f"warning: line 2 has {longest + 3} tokens, only the first {longest} are translated\n")
+    assert run_usage(folder, lines=["", " "])["found"] == [[], []]
+
+
+class Spy:
+    """CTranslate2's translator, and what it is given."""
+
+    def __init__(self, folder: Path, seen: list) -> None:
+        self.runner, self.seen = Translators(str(folder), intra_threads=1), seen
+
+    def translate_batch(self, tokens: list[list[str]], **arguments):
+        if tokens:
+            self.seen.append((tokens, arguments))
+        return self.runner.translate_batch(tokens, **{**arguments, "beam_size": 1})
 
 
 @pytest.mark.parametrize(

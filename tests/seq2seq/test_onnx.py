@@ -59,14 +59,18 @@ def exported(request, tmp_path_factory):
 def test_readme_txt_decodes_token_for_token_as_greedy(exported, capsys):
     translator, folder = exported
     model, source, target, _ = translator
-    ids = sources([5] * 20 + [1] * 8 + [9] * 20 + [3] * 16, vocabulary=model.config.source_vocabulary - 2)
+    lengths = [5] * 20 + [1] * 8 + [9] * 20 + [3] * 16 + [LONGEST, LONGEST + 2]
+    ids = sources(lengths, vocabulary=model.config.source_vocabulary - 2)
     texts = source.decode(ids.tolist())
     assert encode_texts(texts, source) == [[i for i in row if i] for row in ids.tolist()]
     ran = run_usage(folder, lines=["", *(f" {text}\n" for text in texts), "  "])
-    expected = greedy(model, ids, 2 * ids.shape[1] + 10)
+    expected = [[], *greedy(model, ids[:, :LONGEST]), []]
     assert ran["found"] == expected
-    assert capsys.readouterr().out.strip() == str(decode_lines(expected, target))
+    captured = capsys.readouterr()
+    assert captured.out.split("\n")[:-1] == decode_lines(expected, target)
+    assert captured.err == "warning: line 67 has 31 tokens, only the first 29 are translated\n"
     assert len({tuple(row) for row in expected}) > 2
+    assert run_usage(folder, lines=["", " "])["found"] == [[], []]
 
 
 @pytest.mark.parametrize("lengths", [[1], [7, 2, 5]])
@@ -111,10 +115,11 @@ def test_the_graphs_name_their_axes_and_grow_their_cache(exported):
 
 def test_more_tokens_than_the_table_are_an_error(exported):
     _, folder = exported
-    enough = torch.ones((1, LONGEST), dtype=torch.int64)
-    assert len(list(steps(folder, enough, enough))) == LONGEST
-    too_many = torch.ones((1, LONGEST + 1), dtype=torch.int64)
-    with pytest.raises(OUT_OF_BOUNDS, match="invalid index found, index = 29"):
+    most = 2 * LONGEST + 10 + 1  # of a translation, and the start symbol
+    enough = torch.ones((1, most), dtype=torch.int64)
+    assert len(list(steps(folder, enough, enough))) == most
+    too_many = torch.ones((1, most + 1), dtype=torch.int64)
+    with pytest.raises(OUT_OF_BOUNDS, match="invalid index found, index = 69"):
         list(steps(folder, enough, too_many))
-    with pytest.raises(OUT_OF_BOUNDS, match="invalid index found, index = 29"):
+    with pytest.raises(OUT_OF_BOUNDS, match="invalid index found, index = 69"):
         list(steps(folder, too_many, enough))

@@ -133,7 +133,9 @@ def test_a_line_that_is_too_long_is_cut_and_named(weights, capsys, monkeypatch):
     text = f"\n{words}\nich sehe\n".encode()
     ran = run_main(translate, [weights, "--cut", 4], capsys, text)
     assert (ran.code, ran.out.count("\n")) == (0, 3)
-    assert ran.err == "warning: line 2 has 9 tokens, only the first 4 are translated; raise --cut for more\n"
+    assert ran.err == (
+        "warning: line 2 has 9 tokens, only the first 4 are translated; split the line, or raise the limit\n"
+    )
     short = run_main(translate, [weights], capsys, b"ich sehe das schaf\n")
     assert ran.out.split("\n")[1] == short.out.split("\n")[0]
 
