@@ -100,7 +100,7 @@ def log_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, 
         if top_k:
             ordered[:, top_k:] = float("-inf")
         if top_p < 1.0:
-            p = ordered.double().softmax(dim=1)
+            p = ordered.double().log_softmax(dim=1).exp()
             before = p.cumsum(dim=1) - p  # what the likelier ones have together
             ordered.masked_fill_(before >= top_p, float("-inf"))
         scaled = torch.empty_like(scaled).scatter_(1, order, ordered)
