@@ -106,7 +106,7 @@ def _alive(out: Path, owner: dict[str, Any]) -> bool:
 def _birth(pid: Any) -> int | None:
     """When a process of this machine began, in ticks since the start of the machine: numbers are used again."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return None if fields[0] == "Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
