@@ -4,19 +4,21 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from common import UserError
-from common.training.seeding import generator
+from common.training.examples import copies_note, exceptions_note, hashes_of, held_out
 from seq2seq.multi30k import read_multi30k
 from seq2seq.text_files import Pair, read_pairs
 from seq2seq.tokenizer import Tokenizer
 from seq2seq.toy import toy_split
 
 EXAMPLE: Pair = ("ich mochte ein bier", "i want a beer")
-HELD_OUT = 1000
+HELD_OUT = 1000  # pairs for validation, and as many for the test, at most and on average
+MANY = 20  # pairs, of which one is held out
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class CorpusOptions:
     target: str = "en"
     """The language to translate into."""
     valid: tuple[str, ...] = ()
-    """Validation pairs as files like those of --data; otherwise a twentieth of the pairs, at most 1000, is held out."""
+    """Validation pairs as files like those of --data; default: about a twentieth of the pairs, at most some 1000, each
+    chosen by its own text, so that adding others moves none."""
     test: tuple[str, ...] = ()
     """Test pairs, likewise."""
     vocabulary: int = 8000
@@ -55,6 +58,8 @@ class PairData:
     languages: tuple[str, str] = ("de", "en")
     dropped: int = 0
     """Pairs left out because a side was blank."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of the splits, a line each."""
 
     @cached_property
     def content(self) -> str:
@@ -114,21 +119,42 @@ def load_data(data: Sequence[str], data_dir: Path, options: CorpusOptions) -> Pa
     for name, pairs in (("--data", train), ("--valid", given[0]), ("--test", given[1])):
         if pairs == []:
             raise UserError(f"there is no pair in the files of {name}; both sides of a pair need words")
-    different = list(dict.fromkeys(train))  # what is held out is held out wherever it stands
-    count = min(HELD_OUT, len(different) // 20)
-    if not count and None in given:
-        few = f"{len(different)} different pairs" if len(different) < len(train) else f"{len(train)} pairs"
-        raise UserError(f"{few} are too few to hold some out; give 20 or more, or --valid and --test")
-    mixed = torch.randperm(len(different), generator=generator("held out")).tolist()
-    held_out: set[Pair] = set()
-    for i, pairs in enumerate(given):
-        if pairs is None:
-            given[i] = chosen = [different[row] for row in mixed[:count]]
-            held_out.update(chosen)
-            mixed = mixed[count:]
-    kept = [pair for pair in train if pair not in held_out]
+    different = len({*train})
+    if different < MANY and None in given:
+        few = f"{different} different pairs" if different < len(train) else f"{different} pairs"
+        raise UserError(f"{few} are too few to hold some out; give {MANY} or more, or --valid and --test")
+    notes: list[str] = []
+    for i, name in ((1, "test"), (0, "validation")):  # which are test pairs does not depend on whether --valid is given
+        if given[i] is None:
+            held, moved = held_out(pair_hashes(train), held_out_share(different), name)
+            given[i] = list(dict.fromkeys(compress(train, held)))
+            train = list(compress(train, ~held))
+            notes += exceptions_note(name, moved, "pairs")
     valid, test = (pairs or [] for pairs in given)
-    return _with_byte_pairs(files[0].stem, (kept, valid, test), options, dropped)
+    return _with_byte_pairs(files[0].stem, (train, valid, test), options, dropped, tuple(notes))
+
+
+def held_out_share(n: int) -> float:
+    """The expected share of n different pairs that is held out for validation, and as much again for the test.
+
+    A twentieth, halved until at most ``HELD_OUT`` pairs are expected: a share that followed n more closely would move a
+    pair with almost every one that is added, and this one moves some only where n passes 20,000, 40,000, 80,000, ...
+    """
+    share = 1 / MANY
+    while n * share > HELD_OUT:
+        share /= 2
+    return share
+
+
+def pair_hashes(pairs: Sequence[Pair]) -> np.ndarray:
+    """The hashes of pairs as int64 (N,), see ``common.training.examples``."""
+    return hashes_of("\t".join(pair).encode(errors="surrogatepass") for pair in pairs)
+
+
+def shared_pairs(data: PairData) -> list[str]:
+    """A line if validation or test pairs are training pairs too, else none."""
+    held = {"validation": pair_hashes(data.valid), "test": pair_hashes(data.test)}
+    return copies_note(pair_hashes(data.train), held, "pairs")
 
 
 def own_files(data: Sequence[str]) -> list[Path]:
@@ -170,7 +196,11 @@ def without_long(data: PairData, longest: int) -> tuple[PairData, int]:
 
 
 def _with_byte_pairs(
-    name: str, splits: tuple[list[Pair], list[Pair], list[Pair]], options: CorpusOptions, dropped: int = 0
+    name: str,
+    splits: tuple[list[Pair], list[Pair], list[Pair]],
+    options: CorpusOptions,
+    dropped: int = 0,
+    notes: tuple[str, ...] = (),
 ) -> PairData:
     train, valid, test = splits
     if options.joint:
@@ -188,4 +218,5 @@ def _with_byte_pairs(
         metric="val_bleu",
         languages=(options.source, options.target),
         dropped=dropped,
+        notes=notes,
     )

@@ -14,11 +14,12 @@ from common.runtime.threads import use_threads
 from common.training.checkpoint import check_place, write_atomically
 from common.training.cli import data_folder, print_json, read_options
 from common.training.command import run_command
+from common.training.examples import seen_count, seen_note
 from common.training.machine import inference_precision
 from common.training.run import say
 from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
-from seq2seq.data import DATASETS, Pair, named_data, own_files
+from seq2seq.data import DATASETS, Pair, named_data, own_files, pair_hashes
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, translate
 from seq2seq.lexicon import load_lexicon
 from seq2seq.multi30k import read_multi30k
@@ -140,12 +141,14 @@ def run(options: Options) -> None:
     ids = best_ids(model, encode_texts(sources, translator.source, options.cut), options.search, lexicon)
     seconds = time.monotonic() - began
     hypotheses = decode_lines(ids, translator.target)
+    hashes = pair_hashes(pairs)
     figures: dict[str, Any] = {
         "weights": str(options.weights),
         "data": list(options.data),
         "split": options.split,
         "languages": list(translator.languages),
         "sentences": len(pairs),
+        "trained_on": seen_count(options.weights, hashes),
         "search": asdict(options.search),
         "parameters": sum(p.numel() for p in translator.model.parameters()),
         "exact_match": sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(pairs),
@@ -164,6 +167,8 @@ def run(options: Options) -> None:
         figures["comparison"] = paired_bootstrap(hypotheses, others, references, names, translator.languages[1])
     if options.hypotheses is not None:
         write_atomically(options.hypotheses, "".join(f"{text}\n" for text in hypotheses).encode())
+    if seen := seen_note(options.weights, {options.split or "": hashes}, "pairs"):
+        say(seen)
     _print_table(figures)
     print_json(figures)
 

@@ -4,11 +4,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from common import UserError
 from common.training.checkpoint import first_difference, load_state
+from common.training.examples import read_trained_on, seen_note
 from common.training.run import STATE, say
 from seq2seq.architectures import ModelConfig
-from seq2seq.data import PairData
+from seq2seq.data import PairData, pair_hashes
 from seq2seq.model import Seq2SeqConfig
 from seq2seq.weights import Translator, described, load_seq2seq
 
@@ -45,6 +48,23 @@ def with_tokenizers(data: PairData, initial: Translator, name: str) -> PairData:
             raise UserError(f"init={name} does not know {share:.0%} of the words of the data; train without it")
         say(f"{share:.1%} of the words are not known to {name}")
     return data
+
+
+def seen_before(name: str, data: PairData) -> np.ndarray:
+    """The hashes of what weights were trained on, as far as they tell; says how many held-out pairs are among them.
+
+    Args:
+        name: of the weights, as the user gave it.
+        data: of the run that starts from them.
+
+    Returns:
+        int64 (n,), see ``common.training.examples``.
+    """
+    splits = {"validation": pair_hashes(data.valid), "test": pair_hashes(data.test)}
+    if note := seen_note(Path(name), splits, "pairs", data.content):
+        say(note)
+    seen = read_trained_on(Path(name))
+    return np.empty(0, dtype=np.int64) if seen is None else seen
 
 
 def _unknown_share(data: PairData) -> float:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import tyro
 
@@ -12,6 +13,7 @@ from common import UserError
 from common.training import TrainingConfig, distributed, train
 from common.training.checkpoint import write_json
 from common.training.cli import data_folder, training_command
+from common.training.examples import trained_on
 from common.training.machine import about as about_machine
 from common.training.machine import announce, for_this_machine
 from common.training.run import METRICS, WEIGHTS, goes_on, open_run, run_folder, say
@@ -20,9 +22,9 @@ from common.training.step import choose_device
 from seq2seq.architectures import architecture_of, build_model, model_config
 from seq2seq.attention_picture import draw_attention
 from seq2seq.bleu_tokens import bleu_tokenizer
-from seq2seq.data import CorpusOptions, load_data, without_long
+from seq2seq.data import CorpusOptions, load_data, pair_hashes, shared_pairs, without_long
 from seq2seq.decoding import encode_texts
-from seq2seq.initial import by_init, config_for, read_initial, with_tokenizers
+from seq2seq.initial import by_init, config_for, read_initial, seen_before, with_tokenizers
 from seq2seq.search import LONGEST_SOURCE
 from seq2seq.task import Translation
 from seq2seq.weights import load_seq2seq
@@ -178,11 +180,16 @@ def run(options: Options) -> None:
         model.load_state_dict(initial.model.state_dict())
     parameters = sum(p.numel() for p in model.parameters())
     data, long = without_long(data, options.longest)
+    seen = pair_hashes(data.train)
+    if options.init is not None and not goes_on(out, resume):
+        seen = np.concatenate([seen, seen_before(options.init, data)])
     sizes = {name: len(getattr(data, name)) for name in ("train", "valid", "test")}
     about = {"name": data.name, "content": data.content, "pairs": sizes, "blank": data.dropped, "long": long}
     left_out = f"; {data.dropped} left out because a side was blank" if data.dropped else ""
     left_out += f"; {long} left out because a side has more than {options.longest} tokens (--longest)" if long else ""
     say(f"{data.name}: {sizes['train']} training, {sizes['valid']} validation, {sizes['test']} test pairs{left_out}")
+    for note in (*data.notes, *shared_pairs(data)):
+        say(note)
     say(
         f"{architecture} {options.init or options.size}: {parameters:,} parameters, "
         f"{len(data.source_tokenizer)} source and {len(data.target_tokenizer)} target entries"
@@ -200,7 +207,9 @@ def run(options: Options) -> None:
     )
     say(f"{task.steps_per_epoch} batches an epoch, {task.padding_share():.1%} of their positions padding")
     announce(options.training)
-    figures = train(model, task, options.training, out=out, resume=resume, options={**description, "data": about})
+    description["data"] = about
+    record = trained_on(seen)
+    figures = train(model, task, options.training, out=out, resume=resume, options=description, trained_on=record)
     if figures is None:
         return
     best, source, target, _ = load_seq2seq(out / WEIGHTS)
