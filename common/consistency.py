@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from common.kernels.eager import eager
 from common.loss import kept_gradients
 
 CHUNK = 1 << 20
@@ -35,14 +35,23 @@ def consistent_cross_entropy(
     """
     x, labels = x.flatten(1, -2), labels.flatten()
     counts = labels != ignore
-    if torch.compiler.is_compiling():  # what is left out here depends on the labels, which is no graph
-        losses = _losses(F.linear(x, weight).float(), labels.masked_fill(~counts, 0), label_smoothing, alpha)
+    if not eager(x, weight, labels):
+        losses = _losses(_logits(x, weight), labels.masked_fill(~counts, 0), label_smoothing, alpha)
         return losses.masked_fill(~counts, 0.0).sum(), counts.sum()
     rows = counts.nonzero().squeeze(1)
     if len(rows) < len(labels):
         x, labels = x.index_select(1, rows), labels.index_select(0, rows)
     loss: Any = _ConsistentCrossEntropy.apply(x, weight, labels, label_smoothing, alpha)
     return loss, torch.tensor(len(labels), device=labels.device)
+
+
+def _logits(x: Tensor, weight: Tensor) -> Tensor:
+    logits = F.linear(x, weight)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _plain(x: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float) -> Tensor:
+    return _losses(_logits(x, weight), labels, smoothing, alpha).sum()
 
 
 def _losses(logits: Tensor, labels: Tensor, smoothing: float, alpha: float) -> Tensor:
@@ -76,14 +85,13 @@ class _ConsistentCrossEntropy(torch.autograd.Function):
             gradient = gradient.flatten(0, 1).to(some.dtype)
             grad_x[:, rows] = (gradient @ weight).to(precise).unflatten(0, (2, -1))
             grad_weight += (gradient.t() @ some).to(precise)
-        ctx.save_for_backward(grad_x, grad_weight)
-        ctx.types = x.dtype, weight.dtype
+        ctx.save_for_backward(grad_x, grad_weight, x, weight, labels)
+        ctx.settings = smoothing, alpha
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *kept_gradients(ctx, grad), None, None, None
+        return *kept_gradients(ctx, grad, _plain), None, None, None
 
 
 def _with_gradient(logits: Tensor, labels: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:

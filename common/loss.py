@@ -3,10 +3,14 @@
 Shapes: N positions, D width, V vocabulary.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from common.kernels.derivatives import differentiable_gradients
+from common.kernels.eager import eager
 
 CHUNK = 1 << 23
 """Logits held at once."""
@@ -29,20 +33,19 @@ def linear_cross_entropy(
         label_smoothing: in [0, 1).
     """
     x, labels = x.flatten(0, -2), labels.flatten()
-    if torch.compiler.is_compiling():  # what is left out here depends on the labels, which is no graph
-        loss = F.cross_entropy(
-            F.linear(x, weight).float(),
-            labels,
-            ignore_index=ignore,
-            label_smoothing=label_smoothing,
-            reduction="sum",
-        )
-        return loss, (labels != ignore).sum()
+    if not eager(x, weight, labels):
+        return _plain(x, weight, labels, label_smoothing, ignore), (labels != ignore).sum()
     counts = (labels != ignore).nonzero().squeeze(1)
     if len(counts) < len(labels):
         x, labels = x.index_select(0, counts), labels.index_select(0, counts)
     count = torch.tensor(len(labels), device=labels.device)
     return _LinearCrossEntropy.apply(x, weight, labels, label_smoothing), count  # pyright: ignore[reportReturnType]
+
+
+def _plain(x: Tensor, weight: Tensor, labels: Tensor, smoothing: float, ignore: int = -100) -> Tensor:
+    logits = F.linear(x, weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, labels, ignore_index=ignore, label_smoothing=smoothing, reduction="sum")
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -63,7 +66,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for first in range(0, len(x), size):
             rows = slice(first, first + size)
             some, label = x[rows], labels[rows]
-            target = weight[label].to(precise)
+            target = weight.index_select(0, label).to(precise)  # raises for negative labels, as torch's own does
             logits = (some @ weight.t()).to(precise)
             highest = logits.amax(dim=1, keepdim=True)
             powers = logits.sub_(highest).exp_()  # softmax(z) = powers / mass
@@ -77,17 +80,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if grad_weight is not None:
             grad_weight -= x.sum(dim=0, dtype=precise) * (smoothing / len(weight))
             grad_weight.index_add_(0, labels, x.to(precise), alpha=smoothing - 1.0)
-        ctx.save_for_backward(grad_x, grad_weight)
-        ctx.types = x.dtype, weight.dtype
+        ctx.save_for_backward(grad_x, grad_weight, x, weight, labels)
+        ctx.settings = (smoothing,)
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *kept_gradients(ctx, grad), None, None
+        return *kept_gradients(ctx, grad, _plain), None, None
 
 
-def kept_gradients(ctx, grad: Tensor) -> list[Tensor | None]:
-    """Those that the forward pass has made and saved, times that of the loss, in the types of what they belong to."""
-    pairs = zip(ctx.saved_tensors, ctx.types, strict=True)
+def kept_gradients(ctx, grad: Tensor, plain: Callable[..., Tensor]) -> list[Tensor | None]:
+    """The gradients of x and weight that the forward pass has saved, times that of the loss, in the types of these two.
+
+    If they are to be differentiated in turn, they are made again from ``plain(x, weight, labels, *settings)``, the loss
+    in torch's own operations, which holds all logits.
+    """
+    grad_x, grad_weight, x, weight, labels = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        precise = torch.promote_types(x.dtype, torch.float32)
+
+        def loss(x: Tensor, weight: Tensor) -> Tensor:
+            with torch.autocast(x.device.type, enabled=False):
+                return plain(x.to(precise), weight.to(precise), labels, *ctx.settings)
+
+        return differentiable_gradients(loss, (x, weight), ctx.needs_input_grad[:2], grad)
+    pairs = ((grad_x, x.dtype), (grad_weight, weight.dtype))
     return [None if g is None else (g * grad).to(dtype) for g, dtype in pairs]

@@ -14,11 +14,15 @@ OURS = {"common", "vit", "seq2seq", "tests", "benchmarks", "train_cifar", "patch
 
 # Which core file may import which; what is not listed imports none of its neighbours but errors.
 CORE = {
-    "attention": {"masks", "kv_cache", "dropout", "linear"},
+    "attention": {"masks", "kv_cache", "dropout", "linear", "kernels"},
+    "consistency": {"loss", "kernels"},
+    "dropout": {"kernels"},
     "feedforward": {"dropout", "linear"},
-    "consistency": {"loss"},
     "inference": {"linear", "kernels"},
+    "kv_cache": {"kernels"},
     "layers": {"attention", "feedforward", "layernorm", "config", "kv_cache", "dropout"},
+    "linear": {"kernels"},
+    "loss": {"kernels"},
     "stacks": {"layers", "layernorm", "positional", "config", "kv_cache"},
     "config": {"attention", "feedforward"},
     "__init__": {

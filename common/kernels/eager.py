@@ -1,0 +1,29 @@
+"""Where a kernel of ours may stand in for torch's function: ordinary tensors in ordinary eager execution."""
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+ORDINARY = (Tensor, nn.Parameter)
+
+
+def eager(*tensors: Tensor | None) -> bool:
+    """Whether nothing but autograd watches operations on these tensors.
+
+    False while compiling, exporting or tracing, inside ``torch.func`` transforms and forward-mode differentiation,
+    under modes that intercept operations (FLOP counters, fake tensors), and for subclasses and sparse tensors: only
+    torch's own functions are defined there. Ask before any size, since an export would fix the answer for that size.
+    """
+    if torch.compiler.is_compiling() or transformed():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or torch._C._get_tracing_state():
+        return False
+    return all(x is None or (type(x) in ORDINARY and x.layout is torch.strided and not _batched(x)) for x in tensors)
+
+
+_batched = torch._C._functorch.is_legacy_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]; as gradients are with is_grads_batched=True
+
+
+def transformed() -> bool:
+    """Whether a ``torch.func`` transform (grad, vmap, jvp, ...) or forward-mode differentiation is active."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
