@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from common.dropout import dropout as drop
 from common.errors import UserError
+from common.kernels.eager import eager, transformed
 from common.kv_cache import KVCache
-from common.linear import Linear
+from common.linear import Linear, part
 from common.masks import distance, visible_keys
 
 SHORT = 128
@@ -25,7 +26,9 @@ def fused_attention(
     """softmax(Q K^T * scale) V by torch's kernel, which never stores the (Tq, Tk) weights.
 
     On a CPU it is written out while training with at most ``SHORT`` keys, and for ``FEW`` queries of so many, which is
-    up to twice as fast there.
+    up to twice as fast there. With dropout, what is drawn does not depend on whether gradients are needed: a reentrant
+    checkpoint runs forward without them first, then with them. Under ``torch.func`` transforms it is always written
+    out, since the kernel has neither forward-mode nor second derivatives.
 
     Args:
         q: (B, H, Tq, K); k and v: (B, H, Tk, K).
@@ -36,10 +39,10 @@ def fused_attention(
     Returns:
         (B, H, Tq, K).
     """
-    short = k.shape[2] <= SHORT and (q.requires_grad or q.shape[2] <= FEW)
-    if q.device.type == "cpu" and short and not torch.compiler.is_compiling():
+    trains = q.requires_grad or dropout > 0.0
+    if transformed() or (eager(q, k, v) and q.device.type == "cpu" and _is_short(q, k, trains)):
         return explicit_attention(q, k, v, mask, dropout, scale)[0]
-    if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16) and q.requires_grad:
+    if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16) and trains:
         # The kernel's backward pass in half precision takes three times as long as in fp32 on a CPU.
         with torch.autocast("cpu", enabled=False):
             return fused_attention(q.float(), k.float(), v.float(), mask, dropout, scale).to(q.dtype)
@@ -48,6 +51,10 @@ def fused_attention(
     mask, dead = _open_dead_rows(mask)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
     return out.masked_fill(dead, 0.0)
+
+
+def _is_short(q: Tensor, k: Tensor, trains: bool) -> bool:
+    return k.shape[2] <= SHORT and (trains or q.shape[2] <= FEW)
 
 
 def explicit_attention(
@@ -67,7 +74,7 @@ def attend(scores: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tu
         # The mask is smaller than the scores; adding it costs a fifth of filling them on a CPU.
         scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, float("-inf"))
     weights = torch.softmax(scores, dim=-1).to(v.dtype)  # half precision is summed in float32
-    if dead is not None and (dead.device.type != "cpu" or dead.any()):  # to look is cheap on a CPU only
+    if dead is not None and (dead.device.type != "cpu" or not eager(dead) or dead.any()):  # to look is cheap on a CPU
         weights = weights.masked_fill(dead, 0.0)
     return (drop(weights, dropout) if dropout else weights) @ v, weights
 
@@ -209,6 +216,7 @@ class MultiHeadAttention(nn.Module):
             raise UserError(f"n_heads={n_heads} does not divide d_model={d_model}; choose a divisor")
         if variant not in ATTENTION:
             raise UserError(f"unknown attention {variant!r}; choose one of {', '.join(ATTENTION)}")
+        self.d_model = d_model
         self.n_heads = n_heads
         self.dropout = dropout
         self.score = ATTENTION[variant](n_heads, d_model // n_heads, radius)
@@ -247,7 +255,15 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self._project(x, source, cache)
         mask = visible_keys(key_mask, causal, q.shape[2], k.shape[2], x.device)
-        sharing = q.shape[0] // max(k.shape[0], 1)
+        sharing = 1 if source is None and cache is None else q.shape[0] // max(k.shape[0], 1)
+        if sharing > 1 and (self.score.by_distance or (causal and q.shape[2] > 1)):  # each row has its own positions
+            if source is None:
+                raise ValueError("rows share cached keys only without distances: one query each, no restricted score")
+            if key_mask is not None and len(key_mask) == len(k):
+                key_mask = key_mask.repeat_interleave(sharing, dim=0)
+                mask = visible_keys(key_mask, causal, q.shape[2], k.shape[2], x.device)
+            k, v = k.repeat_interleave(sharing, dim=0), v.repeat_interleave(sharing, dim=0)
+            sharing = 1
         if sharing > 1:  # rows that share their keys are more queries of one row
             if mask is not None and mask.shape[0] == q.shape[0]:
                 mask = _share(mask, sharing)
@@ -259,23 +275,23 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2)), weights
 
     def _project(self, x: Tensor, source: Tensor | None, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        d_model = x.shape[-1]
-        width = self.in_proj.out_features
+        d_model = self.d_model
+        width = (2 if self.score.shared_query_key else 3) * d_model
         if source is None:
             parts = self._split_heads(self.in_proj(x))
             if cache is not None:
                 return parts[0], *cache.append_pair(parts[-2:])
             rows = parts.unbind(0)  # once, for each view of it would have a gradient as large as all
             return rows[0], rows[-2], rows[-1]
-        (q,) = self._split_heads(self.in_proj.part(x, 0, d_model))
+        (q,) = self._split_heads(part(self.in_proj, x, 0, d_model))
         if cache is not None and cache.length:
             return q, *cache.keys_and_values()
-        return q, *_kept(self._split_heads(self.in_proj.part(source, width - 2 * d_model, width)), cache)
+        return q, *_kept(self._split_heads(part(self.in_proj, source, width - 2 * d_model, width)), cache)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         """(B, T, n * D) -> (n, B, H, T, K)."""
         batch, length, width = x.shape
-        d_model = self.out_proj.in_features
+        d_model = self.d_model
         # (B, T, n * D) -> (B, T, n, H, K) -> (n, B, H, T, K)
         x = x.view(batch, length, width // d_model, self.n_heads, d_model // self.n_heads)
         return x.permute(2, 0, 3, 1, 4)

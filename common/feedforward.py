@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.dropout import Dropout
-from common.linear import Linear
+from common.linear import Linear, activated, after
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
@@ -25,8 +25,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and not self.dropout.p:
-            return self.outer.after(self.activation, self.inner(x))
-        return self.outer(self.dropout(self.inner.activated(x, self.activation)))
+            return after(self.outer, self.activation, self.inner(x))
+        return self.outer(self.dropout(activated(self.inner, x, self.activation)))
 
 
 class ConvFeedForward(nn.Module):

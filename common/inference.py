@@ -11,16 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import UserError
+from common.kernels.eager import eager
 from common.kernels.precision import known_precision
 from common.kernels.processor import FEW_ROWS, int8_sums_are_exact
-from common.linear import Activation
+from common.linear import Activation, PartialLinear, is_linear
 
 Model = TypeVar("Model", bound=nn.Module)
 FUSED = {F.relu: "relu", F.gelu: "gelu"}  # activations that oneDNN applies as it writes a product
 APPLIED = {"none": lambda x: x, "relu": torch.relu_, "gelu": F.gelu}  # by the names that oneDNN has for them
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(PartialLinear):
     """A linear layer that cannot be trained, its weights laid out as oneDNN's products read them.
 
     A general product lays the weights out anew at each call, which takes as long as the product itself when there are
@@ -35,18 +36,14 @@ class PackedLinear(nn.Module):
         self.precision = precision
         self._parts: dict[tuple[int, int], _Product | _Int8] = {}
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._product(x, 0, self.out_features, "none")
+    def product(self, x: Tensor, first: int, last: int, activation: Activation | None = None) -> Tensor:
+        if activation is None or activation in FUSED:
+            return self._product(x, first, last, "none" if activation is None else FUSED[activation])
+        return activation(self._product(x, first, last, "none"))
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
-        """The activation of the outputs: (..., I) -> (..., O)."""
-        if activation in FUSED:
-            return self._product(x, 0, self.out_features, FUSED[activation])
-        return activation(self(x))
-
-    def part(self, x: Tensor, first: int, last: int) -> Tensor:
-        """The outputs first, ..., last - 1 alone: (..., I) -> (..., last - first)."""
-        return self._product(x, first, last, "none")
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the products, which are made again at the first call: oneDNN's layout cannot be copied or saved."""
+        return {**self.__dict__, "_parts": {}}
 
     def outputs(self, which: Tensor) -> "PackedLinear":
         """The layer that has these outputs alone, int64 (n,), in their order."""
@@ -54,6 +51,8 @@ class PackedLinear(nn.Module):
         return PackedLinear(self.weight.index_select(0, which), bias, self.precision)
 
     def _product(self, x: Tensor, first: int, last: int, activation: str) -> Tensor:
+        if self.precision != "int8" and (not eager(x) or (x.requires_grad and torch.is_grad_enabled())):
+            return APPLIED[activation](self._by_torch(x, first, last))
         product = self._parts.get((first, last))
         if product is None:
             bias = None if self.bias is None else self.bias[first:last]
@@ -62,6 +61,12 @@ class PackedLinear(nn.Module):
         if not x.numel():
             return x.new_zeros((*x.shape[:-1], last - first))
         return product(x, activation)
+
+    def _by_torch(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The same product by operations that can be differentiated, exported and transformed."""
+        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        bias = None if self.bias is None else self.bias[first:last].to(dtype)
+        return F.linear(x.to(dtype), self.weight[first:last].to(dtype), bias).to(x.dtype)
 
 
 class _Product:
@@ -127,6 +132,7 @@ class _Int8:
 def packed(model: Model, precision: str = "fp32", rows: int = FEW_ROWS) -> Model:
     """A copy of a model in evaluation mode, for inference on a CPU, whose linear layers are ``PackedLinear``.
 
+    Layers with hooks or a forward of their own stay as they are.
     If torch lacks oneDNN or the model is on another device, it is the model itself.
 
     Args:
@@ -151,6 +157,6 @@ def packed(model: Model, precision: str = "fp32", rows: int = FEW_ROWS) -> Model
     model = copy.deepcopy(model).eval()
     for module in list(model.modules()):
         for name, layer in module.named_children():
-            if isinstance(layer, nn.Linear):
+            if isinstance(layer, nn.Linear) and is_linear(layer):
                 setattr(module, name, PackedLinear(layer.weight, layer.bias, precision))
     return model

@@ -6,6 +6,8 @@ Shapes: B batch, H heads, T length so far, K head width.
 import torch
 from torch import Tensor
 
+from common.kernels.eager import transformed
+
 
 class KVCache:
     """Keys and values of one attention layer, appended step by step.
@@ -51,7 +53,7 @@ class KVCache:
         buffer = self._buffer
         if buffer is None:
             return
-        if torch.is_grad_enabled() and buffer.requires_grad:
+        if transformed() or (torch.is_grad_enabled() and buffer.requires_grad):
             self._buffer = buffer.index_select(1, rows)
             return
         self._buffer = buffer.new_empty((2, len(rows), *buffer.shape[2:]))
@@ -63,7 +65,7 @@ def _store(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
     if buffer is None:
         return new.contiguous()  # what is read at every step; else each product would copy it first
     end = start + new.shape[3]
-    if torch.is_grad_enabled() and (new.requires_grad or buffer.requires_grad):
+    if transformed() or (torch.is_grad_enabled() and (new.requires_grad or buffer.requires_grad)):
         return torch.cat((buffer[:, :, :, :start], new), dim=3)  # writing in place would break the gradient's graph
     if end > buffer.shape[3]:
         _, batch, heads, _, width = buffer.shape

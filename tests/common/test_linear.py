@@ -9,7 +9,7 @@ import common.inference
 from common import Encoder, FeedForward, MultiHeadAttention, TransformerConfig, UserError, packed
 from common.inference import PackedLinear
 from common.kernels.processor import int8_sums_are_exact
-from common.linear import MANY, Linear
+from common.linear import MANY, Linear, activated, after, part
 
 CONFIG = TransformerConfig(d_model=14, n_heads=2, d_ff=19, dropout=0.5, activation="gelu")
 
@@ -29,8 +29,8 @@ def test_a_packed_layer_is_the_layer(bias, shape):
     with torch.inference_mode():
         torch.testing.assert_close(fast(x), nn.functional.linear(x, layer.weight, layer.bias))
         for first, last in ((0, 3), (3, 11), (10, 11)):
-            torch.testing.assert_close(layer.part(x, first, last), layer(x)[..., first:last])
-            torch.testing.assert_close(fast.part(x, first, last), layer(x)[..., first:last])
+            torch.testing.assert_close(part(layer, x, first, last), layer(x)[..., first:last])
+            torch.testing.assert_close(part(fast, x, first, last), layer(x)[..., first:last])
 
 
 class Operators(TorchDispatchMode):
@@ -113,9 +113,9 @@ def test_values_and_gradients_are_torch_s_with_few_rows_and_with_many(bias, rows
     torch.manual_seed(4)
     layer, x = Linear(5, 11, bias=bias), torch.randn(*rows, 5, requires_grad=True)
     inputs = [x, *layer.parameters()]
-    for part in (slice(0, 11), slice(3, 7)):
-        ours = layer(x) if part == slice(0, 11) else layer.part(x, 3, 7)
-        theirs = nn.functional.linear(x, layer.weight, layer.bias)[..., part]
+    for rows in (slice(0, 11), slice(3, 7)):
+        ours = layer(x) if rows == slice(0, 11) else part(layer, x, 3, 7)
+        theirs = nn.functional.linear(x, layer.weight, layer.bias)[..., rows]
         torch.testing.assert_close(ours, theirs)
         weights = torch.randn_like(ours)
         for one, other in zip(
@@ -132,7 +132,7 @@ def test_values_and_gradients_are_torch_s_with_few_rows_and_with_many(bias, rows
 def test_after_an_activation_values_and_gradients_are_torch_s(bias, activation, rows):
     torch.manual_seed(5)
     layer, x = Linear(5, 11, bias=bias), torch.randn(*rows, 5, requires_grad=True)
-    ours, theirs = layer.after(activation, x), nn.functional.linear(activation(x), layer.weight, layer.bias)
+    ours, theirs = after(layer, activation, x), nn.functional.linear(activation(x), layer.weight, layer.bias)
     torch.testing.assert_close(ours, theirs)
     weights, inputs = torch.randn_like(ours), [x, *layer.parameters()]
     for one, other in zip(
@@ -145,10 +145,10 @@ def test_after_an_activation_values_and_gradients_are_torch_s(bias, activation, 
 
 def test_after_a_gelu_a_constant_input_and_a_frozen_layer_get_no_gradient():
     layer, x = Linear(5, 11), torch.randn(MANY, 5)
-    layer.after(nn.functional.gelu, x).sum().backward()
+    after(layer, nn.functional.gelu, x).sum().backward()
     torch.testing.assert_close(layer.weight.grad, nn.functional.gelu(x).sum(0).expand(11, 5), atol=2e-5, rtol=1e-5)
     layer.requires_grad_(False).zero_grad()
-    layer.after(nn.functional.gelu, x.requires_grad_()).sum().backward()
+    after(layer, nn.functional.gelu, x.requires_grad_()).sum().backward()
     assert layer.weight.grad is None
     assert x.grad is not None
 
@@ -202,13 +202,13 @@ def test_eight_bits_by_hand(
     expected = whole * of_x * scales + bias.double()
     layer = PackedLinear(weight, bias, "int8")
     with torch.inference_mode():
-        found = layer.activated(x, torch.nn.functional.relu) if activation == "relu" else layer(x)
+        found = activated(layer, x, torch.nn.functional.relu) if activation == "relu" else layer(x)
         # A number of x that lies halfway between two whole ones may be rounded to either.
         tolerance = 2.0 * (of_x.max() * weight.abs().max()).item()
         wanted = expected.clamp_min(0) if activation == "relu" else expected
         assert (found.double() - wanted).abs().max() <= tolerance
         assert (found.double() - wanted).abs().median() < 1e-4
-        torch.testing.assert_close(layer.part(x, 1, 2), layer(x)[..., 1:2])
+        torch.testing.assert_close(part(layer, x, 1, 2), layer(x)[..., 1:2])
         which = torch.tensor([outer - 1, 0])
         torch.testing.assert_close(layer.outputs(which)(x), layer(x)[..., which])
         assert torch.equal(layer(torch.zeros(2, inner)), bias.expand(2, -1))
