@@ -25,6 +25,9 @@ from seq2seq.translation_model import TranslationModel
 T = TypeVar("T")
 SENTENCES, HYPOTHESES = 256, 512
 """The most that are decoded together: more make the products of a step larger, but their caches outgrow a CPU's."""
+LINES, LETTERS = 1000, 100
+"""How many lines are encoded at once, and how many letters of them for each token that is wanted: the tokenizer cannot
+be interrupted, and takes a minute for a line of 10 MB."""
 POSITIONS = 1 << 14
 """The most source positions, padding included, that are encoded together: this bounds memory and a step's time."""
 
@@ -154,16 +157,27 @@ def encode_texts(
         cut: the most tokens of a text; of a longer one the rest is dropped, with a warning on stderr.
         numbers: of the texts' lines, for the warning; default: 1, 2, ...
     """
-    ids = tokenizer.encode([text.strip() for text in texts])
-    for number, row in zip(numbers or range(1, len(ids) + 1), ids, strict=True):
-        if len(row) > cut:
+    stripped = [text.strip() for text in texts]
+    heads = [text if len(text) <= LETTERS * cut else _whole_words(text[: LETTERS * cut]) for text in stripped]
+    ids: list[list[int]] = []
+    for first in range(0, len(heads), LINES):
+        ids += tokenizer.encode(heads[first : first + LINES])
+    for i, number in enumerate(numbers or range(1, len(ids) + 1)):
+        if len(heads[i]) < len(stripped[i]) and len(ids[i]) <= cut:  # words of more than LETTERS
+            ids[i] = tokenizer.encode([stripped[i]])[0]
+        if len(ids[i]) > cut:
             print(
-                f"warning: line {number} has {len(row)} tokens, only the first {cut} are translated; "
+                f"warning: line {number} has more than {cut} tokens, only the first {cut} are translated; "
                 "split the line, or raise the limit",
                 file=sys.stderr,
             )
-            del row[cut:]
+            del ids[i][cut:]
     return ids
+
+
+def _whole_words(text: str) -> str:
+    """The text without its last word, which may have been cut, if it has others."""
+    return text.rsplit(maxsplit=1)[0]
 
 
 def decode_lines(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[str]:

@@ -18,10 +18,10 @@ from tests.seq2seq.helpers import run_main, tiny_model
 LONG = " ".join(["ich sehe das schaf"] * 5000)
 
 
-def warning(line: int, cut: int, tokens: int = 20_000) -> str:
+def warning(line: int, cut: int) -> str:
     return (
-        f"warning: line {line} has {tokens} tokens, only the first {cut} are translated; split the line, or raise the "
-        "limit\n"
+        f"warning: line {line} has more than {cut} tokens, only the first {cut} are translated; "
+        "split the line, or raise the limit\n"
     )
 
 
@@ -59,7 +59,24 @@ def test_the_usual_limit_holds_if_none_is_given(capsys):
     tokenizer = Tokenizer.of_words(["a b"])
     (ids,) = decoding.encode_texts([" ".join(["a b"] * 300)], tokenizer)
     assert len(ids) == LONGEST_SOURCE == 512
-    assert capsys.readouterr().err == warning(1, 512, 600)
+    assert capsys.readouterr().err == warning(1, 512)
+
+
+def test_a_huge_line_is_encoded_in_part_and_gives_the_same_tokens(capsys, monkeypatch):
+    """No call to the tokenizer, which cannot be interrupted, takes more than its share of lines and letters."""
+    tokenizer = Tokenizer.of_bpe(["ein mann geht durch den park", "a" * 70] * 3, 300)
+    texts = ["ein  mann geht " * 10_000, "park" * 50_000, "a" * 150_000 + " b", "ein mann", "\u3000" * 9000 + "ö"]
+    expected = [tokenizer.encode([text.strip()])[0][:17] for text in texts]
+    sizes = []
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, some: (sizes.append(some), encode(self, some))[1])
+    monkeypatch.setattr(decoding, "LINES", 3)
+    assert decoding.encode_texts(texts, tokenizer, 17) == expected
+    assert capsys.readouterr().err == warning(1, 17) + warning(2, 17) + warning(3, 17)
+    assert [len(some) for some in sizes] == [3, 2]
+    assert max(len(text) for some in sizes for text in some) <= 1700
+    words = Tokenizer.of_words(["a" * 997 + " b"])  # longer words than expected: the whole line is looked at
+    assert decoding.encode_texts([f"{'a' * 997} b " * 5], words, 7) == [[2, 3, 2, 3, 2, 3, 2]]
 
 
 @pytest.mark.parametrize("search", [Search(beam=1), Search(beam=3), Search(sample=True)])

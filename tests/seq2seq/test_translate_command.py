@@ -134,7 +134,7 @@ def test_a_line_that_is_too_long_is_cut_and_named(weights, capsys, monkeypatch):
     ran = run_main(translate, [weights, "--cut", 4], capsys, text)
     assert (ran.code, ran.out.count("\n")) == (0, 3)
     assert ran.err == (
-        "warning: line 2 has 9 tokens, only the first 4 are translated; split the line, or raise the limit\n"
+        "warning: line 2 has more than 4 tokens, only the first 4 are translated; split the line, or raise the limit\n"
     )
     short = run_main(translate, [weights], capsys, b"ich sehe das schaf\n")
     assert ran.out.split("\n")[1] == short.out.split("\n")[0]
