@@ -1,9 +1,11 @@
 """What describes a Transformer's layers, apart from how many there are."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from common.attention import ATTENTION
 from common.errors import UserError
@@ -70,27 +72,80 @@ class TransformerConfig:
         return self.dropout if self.feedforward_dropout is None else self.feedforward_dropout
 
 
-def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
-    """A (nested) dataclass from what ``dataclasses.asdict`` and JSON made of it.
+def from_dict(cls: type[T], values: Any, name: str = "") -> T:
+    """A (nested) dataclass from what ``dataclasses.asdict`` and JSON made of it, each value checked against its type.
+
+    Args:
+        cls: the dataclass.
+        values: a mapping of its fields; those with a default may be missing.
+        name: where the values come from, such as a file and the field in it, for errors.
 
     Raises:
-        ValueError: a field that the dataclass does not have.
+        UserError: a value of another type or outside its range, or a field that is missing or unknown; names it.
     """
+    place = f"{name}: " if name else ""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{place}expected the fields of {cls.__name__}, found {_shown(values)}")
     types = get_type_hints(cls)
-    arguments = {}
-    for name, value in values.items():
-        if name not in types:
-            raise UserError(f"{cls.__name__} has no field {name!r}; it was written by another version")
-        arguments[name] = _convert(types[name], value)
-    return cls(**arguments)
+    for field_name in values:
+        if field_name not in types:
+            raise UserError(f"{place}{cls.__name__} has no field {field_name!r}; it was written by another version")
+    arguments = {key: _checked(types[key], value, f"{name}, {key}" if name else key) for key, value in values.items()}
+    for one in fields(cls):  # pyright: ignore[reportArgumentType]
+        if one.name not in values and one.default is MISSING and one.default_factory is MISSING:
+            raise UserError(f"{place}{cls.__name__} lacks the field {one.name!r}")
+    try:
+        return cls(**arguments)
+    except UserError as error:  # a value outside its range
+        raise UserError(f"{place}{error}") from None
 
 
-def _convert(kind: Any, value: Any) -> Any:
-    kinds = [kind, *get_args(kind)]  # a Union's members too
-    if isinstance(value, Mapping):
-        nested = [k for k in kinds if is_dataclass(k)]
-        return from_dict(nested[0], value) if nested else value  # pyright: ignore[reportArgumentType]
-    if isinstance(value, list):
-        tuples = [k for k in kinds if get_origin(k) is tuple]
-        return tuple(_convert(get_args(tuples[0])[0], one) for one in value) if tuples else value
-    return Path(value) if isinstance(value, str) and Path in kinds else value
+def _checked(kind: Any, value: Any, name: str) -> Any:
+    """The value as its type wants it. Raises UserError if it is of another type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        return _first_fit(arguments, value, name)
+    if origin is Literal:
+        fits = value in arguments
+    elif origin is tuple and isinstance(value, list | tuple):
+        return _tuple(arguments, value, name)
+    elif is_dataclass(kind) and isinstance(value, Mapping):
+        return from_dict(kind, value, name)  # pyright: ignore[reportArgumentType]
+    elif kind is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    elif kind is int:
+        fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    elif kind is Path and isinstance(value, str):
+        return Path(value)
+    else:
+        fits = isinstance(value, origin or (kind if isinstance(kind, type) else object))
+    if not fits:
+        expected = " or ".join(map(str, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
+        raise UserError(f"{name}: expected {expected}, found {_shown(value)}")
+    return value
+
+
+def _first_fit(kinds: tuple[Any, ...], value: Any, name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    for kind in kinds[:-1]:
+        with suppress(UserError):
+            return _checked(kind, value, name)
+    return _checked(kinds[-1], value, name)
+
+
+def _tuple(kinds: tuple[Any, ...], values: Sequence[Any], name: str) -> tuple[Any, ...]:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(values)
+    if len(kinds) != len(values):
+        raise UserError(f"{name}: expected {len(kinds)} values, found {len(values)}")
+    pairs = enumerate(zip(kinds, values, strict=True))
+    return tuple(_checked(kind, value, f"{name}[{i}]") for i, (kind, value) in pairs)
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."

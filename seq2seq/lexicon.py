@@ -91,8 +91,16 @@ def load_lexicon(path: Path, source: Tokenizer, target: Tokenizer) -> Lexicon:
     if not path.is_file():
         raise UserError(f"no lexicon at {path}; make one with seq2seq.shortlist")
     tensors, description = read_weights(path, KIND)
-    if description["tokenizers"] != _fingerprint(source, target):
+    if description.get("tokenizers") != _fingerprint(source, target):
         raise UserError(f"{path} was made for weights with other vocabularies; make one with seq2seq.shortlist")
+    for name, axes in (("candidates", 2), ("always", 1)):
+        found = tensors.get(name)
+        if found is None or found.dtype != torch.int32 or found.dim() != axes:
+            raise UserError(f"{path}: {name} must be int32 with {axes} axes; the lexicon is damaged")
+        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < len(target):
+            raise UserError(f"{path}: {name} has ids outside 0 ... {len(target) - 1}; the lexicon is damaged")
+    if len(tensors["candidates"]) != len(source):
+        raise UserError(f"{path}: candidates has {len(tensors['candidates'])} rows for {len(source)} source words")
     return Lexicon(tensors["candidates"].long(), tensors["always"].long())
 
 

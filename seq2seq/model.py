@@ -17,11 +17,12 @@ from common import (
     Encoder,
     SinusoidalPositions,
     TransformerConfig,
+    UserError,
     padding_mask,
 )
 from seq2seq.decoding_state import DecodingState
 from seq2seq.tokenizer import PAD_ID
-from seq2seq.translation_model import TranslationModel, check_tie, embedding_table
+from seq2seq.translation_model import TranslationModel, check_symbols, check_tie, embedding_table
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         check_tie(self.tie, self.source_vocabulary, self.target_vocabulary)
+        for name in ("source_vocabulary", "target_vocabulary", "n_encoder_layers", "n_decoder_layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        check_symbols(self.start_id, self.end_id, self.target_vocabulary)
 
 
 def _size(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from common import Dropout, UserError, padding_mask
 from seq2seq.rnn_layers import AttendingDecoder, FixedVectorDecoder, Memory, RecurrentEncoder
 from seq2seq.tokenizer import PAD_ID
-from seq2seq.translation_model import TranslationModel, check_tie, embedding_table
+from seq2seq.translation_model import TranslationModel, check_symbols, check_tie, embedding_table
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class RNNConfig:
 
     def __post_init__(self) -> None:
         check_tie(self.tie, self.source_vocabulary, self.target_vocabulary)
-        for name in ("d_embedding", "d_hidden"):
+        check_symbols(self.start_id, self.end_id, self.target_vocabulary)
+        for name in ("source_vocabulary", "target_vocabulary", "d_embedding", "d_hidden"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")
         if not 0.0 <= self.dropout < 1.0:

@@ -1,6 +1,7 @@
 """From text to ids and back, by the ``tokenizers`` library; the whole tokenizer travels inside the weights file."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, normalizers, pre_tokenizers, trainers
@@ -121,6 +122,12 @@ class Tokenizer:
         return {"symbols": self.symbols, "library": self.library.to_str()}
 
     @classmethod
-    def from_json(cls, values: dict) -> "Tokenizer":
-        """The tokenizer of a weights file."""
-        return cls(Library.from_str(values["library"]), values["symbols"])
+    def from_json(cls, values: Mapping[str, Any], origin: str = "the tokenizer") -> "Tokenizer":
+        """The tokenizer of a weights file. Raises UserError if the values describe none, naming their origin."""
+        library, symbols = values.get("library"), values.get("symbols")
+        if not isinstance(library, str) or not isinstance(symbols, bool):
+            raise UserError(f"{origin}: expected the fields library and symbols; the file is damaged")
+        try:
+            return cls(Library.from_str(library), symbols)
+        except Exception:  # the library raises the bare class, and panics on some texts
+            raise UserError(f"{origin}: the library tokenizers cannot read it; the file is damaged") from None

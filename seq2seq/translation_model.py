@@ -99,6 +99,15 @@ def for_inference(model: Translator, precision: str = "fp32") -> Translator:
     return fast
 
 
+def check_symbols(start_id: int, end_id: int, vocabulary: int) -> None:
+    """Raises ValueError if the start or the end symbol is no id of the target vocabulary."""
+    for name, value in (("start_id", start_id), ("end_id", end_id)):
+        if not 0 <= value < vocabulary:
+            raise UserError(
+                f"{name}={value} must lie between 0 and {vocabulary - 1}, the last of the target vocabulary"
+            )
+
+
 def check_tie(tie: str, source_vocabulary: int, target_vocabulary: int) -> None:
     """Raises ValueError at an unknown tie, or one that needs a joint vocabulary where there are two."""
     if tie not in TIES:

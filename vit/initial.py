@@ -15,14 +15,14 @@ from torch import Tensor
 
 from common import UserError
 from common.config import from_dict
-from common.training.checkpoint import first_difference, load_weights, read_weights
+from common.training.checkpoint import first_difference, load_weights
 from common.training.examples import read_trained_on, seen_note
 from common.training.run import say
 from vit.exchange_timm import config_from_timm, from_timm
 from vit.model import ViT, ViTConfig
 from vit.patch_embedding import grid_size, resize_positions
 from vit.splits import PictureData, hashes_in
-from vit.weights import KIND, SHIPPED
+from vit.weights import read_vit
 
 TIMM = "timm:"
 # What may be other than in the weights: all else decides what they compute.
@@ -36,8 +36,8 @@ class Initial:
     name: str
     config: ViTConfig
     classes: tuple[str, ...]  # none where they are not known by name
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,15 +73,8 @@ def read_initial(name: str, *, weights: bool = True) -> Initial:
     """
     if name.startswith(TIMM):
         return _read_timm(name, weights)
-    tensors, description = read_weights(Path(name), KIND, SHIPPED)
-    return Initial(
-        name,
-        from_dict(ViTConfig, description["config"]),
-        tuple(description["classes"]),
-        tuple(description["mean"]),
-        tuple(description["std"]),
-        tensors if weights else {},
-    )
+    tensors, found, _ = read_vit(name)
+    return Initial(name, found.config, found.classes, found.mean, found.std, tensors if weights else {})
 
 
 def _read_timm(name: str, weights: bool) -> Initial:

@@ -4,10 +4,11 @@ never executes code."""
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -15,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import UserError
+from common.training.checks import check_tensors, digest
 from common.training.finite import check_finite_weights, json_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Model = TypeVar("Model", bound=nn.Module)
 FORMAT = 1
-_METADATA_KEY = "patchwords"
+_METADATA_KEY, _DIGEST_KEY = "patchwords", "sha256"
 
 
 PART = ".*.part"
@@ -119,7 +122,9 @@ def load_state(path: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # torch warns about pickles that are not its own
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler may raise anything on arbitrary bytes
-        raise UserError(f"{path} is not a resume state of this program, or is damaged ({_first_line(error)})") from None
+        # What torch says of a pickle with other objects is how to run it all the same.
+        reason = "it holds more than tensors" if isinstance(error, UnpicklingError) else _first_line(error)
+        raise UserError(f"{path} is not a resume state of this program, or is damaged ({reason})") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise UserError(f"{path} has format {found}, this program reads format {FORMAT}; start the run anew")
@@ -139,8 +144,9 @@ def unique_state(model: nn.Module) -> dict[str, Tensor]:
 
 def save_weights(path: Path, state: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Writes weights and what is needed to use them (a JSON value: kind, config, classes or tokenizer, ...)."""
-    metadata = {_METADATA_KEY: json_text({"format": FORMAT, **description}, ensure_ascii=False), "format": "pt"}
+    text = json_text({"format": FORMAT, **description}, ensure_ascii=False)
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    metadata = {_METADATA_KEY: text, "format": "pt", _DIGEST_KEY: digest(tensors, text)}
     write_atomically(path, safetensors.torch.save(tensors, metadata))
 
 
@@ -168,31 +174,46 @@ def read_weights(
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, AttributeError) as error:  # AttributeError: a type torch lacks
         raise UserError(f"{path} is not a safetensors file, or is damaged ({_first_line(error)})") from None
     if _METADATA_KEY not in metadata:
         raise UserError(f"{path} has no description of this program; give the best.safetensors of a run")
-    description = json.loads(metadata[_METADATA_KEY])
-    if description["format"] != FORMAT:
-        raise UserError(f"{path} has format {description['format']}, this program reads format {FORMAT}")
-    if kind is not None and description["kind"] != kind:
-        raise UserError(f"{path} holds a {description['kind']} model, this command takes a {kind} model")
+    if _DIGEST_KEY in metadata and metadata[_DIGEST_KEY] != digest(tensors, metadata[_METADATA_KEY]):
+        raise UserError(f"{path} is damaged: its contents do not have the SHA-256 that it names; copy it again")
+    try:
+        description = json.loads(metadata[_METADATA_KEY])
+    except (ValueError, RecursionError):
+        description = None
+    if not isinstance(description, dict):
+        raise UserError(f"{path} is damaged: its description is no JSON object; give the best.safetensors of a run")
+    if description.get("format") != FORMAT:
+        raise UserError(f"{path} has format {description.get('format')}, this program reads format {FORMAT}")
+    if kind is not None and description.get("kind") != kind:
+        raise UserError(f"{path} holds a {description.get('kind')} model, this command takes a {kind} model")
     check_finite_weights(tensors, str(path))
     return tensors, description
+
+
+def built_for(build: Callable[[], Model], tensors: Mapping[str, Tensor], origin: str) -> Model:
+    """The model that ``build`` makes, if the tensors are its own: it is built without memory for its weights first.
+
+    Raises:
+        UserError: no model can be built so, or a tensor is not the model's.
+    """
+    try:
+        with torch.device("meta"):
+            expected = unique_state(build())
+    except (RuntimeError, OverflowError, TypeError) as error:
+        reason = _first_line(error)
+        raise UserError(f"{origin}: no model can be built from its config ({reason}); the file is damaged") from None
+    check_tensors(expected, tensors, origin)
+    return build()
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: str = "the weights") -> None:
     """Copies tensors into the model, strictly. Raises ValueError naming the first name or shape that differs."""
     expected = unique_state(model)
-    for name in sorted(expected.keys() | tensors.keys()):
-        if name not in tensors:
-            raise UserError(f"{origin} lack {name}, which the model has")
-        if name not in expected:
-            raise UserError(f"{origin} have {name}, which the model lacks")
-        if expected[name].shape != tensors[name].shape:
-            raise UserError(
-                f"{name} is {tuple(tensors[name].shape)} in {origin}, {tuple(expected[name].shape)} in the model"
-            )
+    check_tensors(expected, tensors, origin)
     with torch.no_grad():
         for name, value in expected.items():
             value.copy_(tensors[name])

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from common.config import from_dict
 from common.errors import UserError
 from common.training import distributed
 from common.training.checkpoint import first_difference, load_state, load_weights, save_state, unique_state
@@ -104,23 +106,51 @@ def load(out: Path, own: Mapping[str, Any], stepper: Stepper, ema: AveragedModel
     saved = load_state(out / STATE)
     if lacking := [part for part in PARTS if part not in saved]:
         raise UserError(f"{out / STATE} is damaged: it lacks {', '.join(lacking)}; start again with --overwrite")
+    _check_fields(saved, out / STATE)
+    progress = from_dict(Progress, saved["progress"], f"{out / STATE}, progress")
     difference = first_difference(_without_rate(saved["identity"]), _without_rate(own))
     if difference:
         cure = "leave that as it was, or name another --out"
         raise UserError(f"{out / STATE} belongs to another run: {difference}; {cure}")
     if place := _not_finite(saved):
         raise Diverged(f"{place} in {out / STATE} is not finite")
-    load_weights(stepper.model, {name: saved["model"][name] for name in unique_state(stepper.model)}, STATE)
+    kept = {name: saved["model"][name] for name in unique_state(stepper.model) if name in saved["model"]}
+    load_weights(stepper.model, kept, STATE)
     stepper.take_whole_model()
-    load_optimizer_state(stepper.optimizer, saved["optimizer"])
-    stepper.scaler.load_state_dict(saved["scaler"])
-    if ema is not None:
-        ema.load_state_dict(saved["ema"])
+    try:
+        _check_moments(stepper, saved["optimizer"])
+        load_optimizer_state(stepper.optimizer, saved["optimizer"])
+        stepper.scaler.load_state_dict(saved["scaler"])
+        if ema is not None:
+            ema.load_state_dict(saved["ema"])
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise UserError(f"{out / STATE}: its optimizer is not this run's ({reason}); the file is damaged") from None
     before, rate = (identity["training"]["learning_rate"] for identity in (saved["identity"], own))
     if rate != before:
         say(f"the learning rate is {rate:g} from here on; it was {before:g}")
         record_learning_rate(out, rate)
-    return Progress(**saved["progress"])
+    return progress
+
+
+def _check_fields(state: Mapping[str, Any], path: Path) -> None:
+    for name in PARTS:
+        if not isinstance(state[name], Mapping) and not (name == "ema" and state[name] is None):
+            raise UserError(f"{path} is damaged: {name} is no mapping; start again with --overwrite")
+    if not isinstance(state["identity"].get("training"), Mapping):
+        raise UserError(f"{path}, identity: it lacks training, the options of the run; the file is damaged")
+    if any(not isinstance(value, Tensor) for value in state["model"].values()):
+        raise UserError(f"{path}, model: expected tensors; the file is damaged")
+
+
+def _check_moments(stepper: Stepper, saved: Mapping[str, Any]) -> None:
+    """Raises ValueError if a running mean of the gradients has another shape than its parameter."""
+    means = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")  # others may be smaller than that
+    shapes = [p.shape for group in stepper.optimizer.param_groups for p in group["params"]]
+    for i, moments in saved["state"].items():
+        for name, value in moments.items():
+            if name in means and value.shape != shapes[i]:
+                raise ValueError(f"{name} of parameter {i} is {tuple(value.shape)}, not {tuple(shapes[i])}")
 
 
 def _without_rate(identity: Mapping[str, Any]) -> dict[str, Any]:

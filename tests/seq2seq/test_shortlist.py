@@ -118,9 +118,9 @@ def test_samples_are_refused():
 
 def test_a_file_comes_back_and_belongs_to_its_vocabularies(tmp_path):
     path, words, others = tmp_path / "l", Tokenizer.of_words(["a b c"]), Tokenizer.of_words(["a b d"])
-    save_lexicon(path, Lexicon(torch.tensor([[3, 1]]), torch.tensor([2])), words, others)
+    save_lexicon(path, Lexicon(torch.tensor([[3, 1]] * len(words)), torch.tensor([2])), words, others)
     lexicon = load_lexicon(path, words, others)
-    assert (lexicon.candidates.tolist(), lexicon.always.tolist()) == ([[3, 1]], [2])
+    assert (lexicon.candidates.tolist(), lexicon.always.tolist()) == ([[3, 1]] * 7, [2])
     with pytest.raises(UserError, match="other vocabularies; make one with"):
         load_lexicon(path, others, words)
     save_weights(path, {}, {"kind": "vit"})
