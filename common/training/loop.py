@@ -15,6 +15,7 @@ from common.errors import UserError
 from common.training import distributed, state
 from common.training.batches import batches
 from common.training.config import TrainingConfig
+from common.training.estimate import MEASURED, WORTHWHILE, estimate, last_step
 from common.training.evaluation import Evaluator
 from common.training.finite import Diverged
 from common.training.interrupt import Interrupt, Interrupted
@@ -110,6 +111,7 @@ class _Loop:
         self.plan = TimePlan(config.minutes, self.cost) if config.minutes else None
         self.progress.planned = self.plan is None
         self.last_save, self.saved_step = time.monotonic(), 0
+        self.first, self.warm_seconds = 0, 0.0  # the first step of this process, and the training time after it
 
     def run(self, resume: bool) -> dict[str, Any] | None:
         if resume and (self.out / STATE).exists():
@@ -118,6 +120,7 @@ class _Loop:
             if resume:
                 say(f"no state was saved in {self.out} yet: starting at step 0")
             self._save()  # a place that is too small for it shows now, and from here on this is a run
+        self.first = self.progress.step
         progress, config = self.progress, self.config
         started = time.monotonic() - progress.wall_seconds
         try:
@@ -167,6 +170,8 @@ class _Loop:
         progress.seconds += time.monotonic() - begin
         if self.plan is not None and not progress.planned:
             self._plan(self.plan)
+        elif self.plan is None:
+            self._estimate()
         loss = progress.loss_sum / max(progress.loss_targets, 1.0)
         self.terminal.update(progress.step, progress.total, loss, rate, progress.targets / progress.seconds)
         # Every process sees the same sums, so all stop and save at the same step, whichever of them it came to.
@@ -182,16 +187,31 @@ class _Loop:
         plan.record(distributed.from_main(progress.seconds))
         wall_seconds = distributed.from_main(progress.wall_seconds)
         if plan.ready():
-            begin = time.monotonic()
-            model = self.stepper.whole_model()
-            with self.evaluator.breakable():
-                self.evaluator.figures(model)
-            evaluation = distributed.from_main(time.monotonic() - begin)
-            progress.total = plan.total(progress.step, wall_seconds, evaluation, self.every)
+            progress.total = plan.total(progress.step, wall_seconds, self._time_evaluation(), self.every)
             progress.planned = True
             say(f"planned {progress.total} steps ({progress.total / self.task.steps_per_epoch:.1f} epochs)")
         else:
             progress.total = plan.total(progress.step, wall_seconds, 0.0, 1)
+
+    def _estimate(self) -> None:
+        """Prints, after this process's first steps, how long all of its steps and evaluations will take."""
+        progress = self.progress
+        if progress.step == self.first + 1:
+            self.warm_seconds = progress.seconds
+        left = last_step(progress.total, self.config) - progress.step
+        if progress.step == self.first + 1 + MEASURED and left >= WORTHWHILE:
+            self._say_estimate((progress.seconds - self.warm_seconds) / MEASURED, self._time_evaluation())
+
+    def _say_estimate(self, per_step: float, per_evaluation: float) -> None:
+        run = {"first": self.first, "total": self.progress.total, "every": self.every, "cost": self.cost}
+        say(estimate(self.config, per_step=per_step, per_evaluation=per_evaluation, **run))
+
+    def _time_evaluation(self) -> float:
+        """Evaluates the weights of now for nothing but the seconds that it takes, by the main process's clock."""
+        begin, model = time.monotonic(), self.stepper.whole_model()
+        with self.evaluator.breakable():
+            self.evaluator.figures(model)
+        return distributed.from_main(time.monotonic() - begin)
 
     def _save(self) -> None:
         own = state.identity(self.task, self.config)
@@ -236,17 +256,12 @@ class _Loop:
                 begin = time.monotonic()
                 self.stepper(next(parts), step, learning_rate(step, self.progress.total, self.config))
                 seconds = time.monotonic() - begin
-        model, begin = self.stepper.whole_model(), time.monotonic()
-        self.evaluator.figures(model)
-        evaluation = time.monotonic() - begin
+        evaluation = self._time_evaluation()
         peak = peak_memory(self.device)
         memory = "" if peak is None else f", {peak:.0f} MB at most"
         say(f"a step takes {seconds:.3g} s, an evaluation {evaluation:.3g} s{memory}")
-        seconds *= mean_cost(self.cost)
-        if self.config.minutes is not None:
-            say(f"about {60 * self.config.minutes / seconds:,.0f} steps fit into {self.config.minutes:g} minutes")
-            return
-        total = self.progress.total
-        evaluations = -(-total // self.every) * (1 + bool(self.config.ema) + bool(self.config.average_last))
-        minutes = (total * seconds + evaluations * evaluation) / 60
-        say(f"the whole run, {total:,} steps and {evaluations} evaluations, will take about {minutes:.3g} minutes")
+        if self.config.minutes is None:
+            self._say_estimate(seconds, evaluation)
+        else:
+            steps = 60 * self.config.minutes / (seconds * mean_cost(self.cost))
+            say(f"about {steps:,.0f} steps fit into {self.config.minutes:g} minutes")
