@@ -54,3 +54,15 @@ def test_what_is_on_the_line_wins_over_a_preset() -> None:
 def test_every_preset_builds_a_model(preset: str) -> None:
     with torch.device("meta"):
         ViT(model_config(parse_options(Options, PRESETS, BY_DATA, ["--preset", preset]), 10))
+
+
+def test_the_digits_train_in_36_percent_of_the_products_of_60_epochs_over_whole_pictures() -> None:
+    options = parse_options(Options, PRESETS, BY_DATA, ["--data", "digits"])
+    config, training, progressive = model_config(options, 10), options.training, options.progressive
+    assert (training.epochs, training.learning_rate, training.warmup, training.evaluate_every) == (30, 4e-3, 0.1, 5)
+    assert (options.batch_size, training.optimizer, options.augment.flip) == (64, "muon", False)
+    kept = [progressive.kept(64, sixteenth / 16) for sixteenth in range(16)]  # of 8 x 8 patches
+    assert kept == [32, 32, 32, 40, 40, 40, 48, 48, 48, 48, 48, 56, 56, 56, 64, 64]
+    steps = 20 * training.epochs  # of 64 of 1,258 pictures
+    products = sum(progressive.cost(config, step / steps) for step in range(steps))  # 1: a step over whole pictures
+    assert products / (20 * 60) == pytest.approx(0.361, abs=0.001)
