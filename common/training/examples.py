@@ -125,7 +125,8 @@ def seen_note(weights: Path, splits: Mapping[str, np.ndarray], unit: str, conten
     counts = {name: seen_count(weights, hashes) for name, hashes in splits.items()}
     if None in counts.values():
         return f"cannot tell whether {weights} was trained on these {unit}: its folder has no {TRAINED_ON}"
-    same = content is not None and read_config(weights.parent).get("data", {}).get("content") == content
+    described = read_config(weights.parent).get("data")
+    same = isinstance(described, dict) and content is not None and described.get("content") == content
     if same and not any(counts.values()):
         return None
     told = " and ".join(" ".join(f"{n} of {len(splits[name])} {name} {unit}".split()) for name, n in counts.items())
