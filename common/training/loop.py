@@ -4,7 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 
 from common.errors import UserError
 from common.training import distributed, state
-from common.training.batches import batches
+from common.training.batches import batches, dead_worker_is_one_line
 from common.training.config import TrainingConfig
 from common.training.estimate import MEASURED, WORTHWHILE, estimate, last_step
 from common.training.evaluation import Evaluator
@@ -61,11 +61,11 @@ def train(
     Raises:
         ValueError: the resume state belongs to another model, data or configuration; a loss is not finite; the machine
             lacks what was asked for; the disk is full.
-        Interrupted: SIGINT or SIGTERM came; the state is saved.
+        Interrupted: SIGINT, SIGTERM or SIGHUP came; the state is saved.
     """
     tune_memory()
     config = replace(config, precision=decided(config.precision, choose_device(config.device)))
-    with Interrupt() as interrupt, Terminal(task.unit) as terminal:
+    with dead_worker_is_one_line(), Interrupt() as interrupt, Terminal(task.unit) as terminal:
         begins = None if config.dry_run or (resume and (out / STATE).exists()) else options
         loop = _Loop(model, task, config, out, interrupt, terminal, begins, trained_on)
         if config.dry_run:
@@ -155,7 +155,11 @@ class _Loop:
         if self.changing:
             self.changing.at(progress.step / progress.total if progress.planned else 0.0)
         save_due = distributed.is_main() and begin - self.last_save > 60 * self.config.save_minutes
-        result = self.stepper(next(parts), progress.step, rate, (self.interrupt.requested, save_due))
+        # Waiting for a batch changes nothing, so a signal breaks it off, unless other processes have begun the step.
+        alone = distributed.world_size() == 1
+        with self.interrupt.allowed() if alone else nullcontext():
+            batch = next(parts)
+        result = self.stepper(batch, progress.step, rate, (self.interrupt.requested, save_due))
         # With fp16 the scaler deals with a gradient that overflows, unless no scale is small enough; a loss never may.
         scaled = self.stepper.scaler.is_enabled() and self.stepper.scaler.get_scale() > 0.0
         if not math.isfinite(result.loss) or not (math.isfinite(result.norm) or scaled):

@@ -1,5 +1,6 @@
 """The run folder and what a person sees while a run goes on."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -38,7 +39,8 @@ REPLACED = ".replaced"  # there from the start of a run that overwrites another 
 def say(message: str) -> None:
     """A line for the person, on stderr, from the main process only."""
     if distributed.is_main():
-        print(message, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the terminal is gone; the run is not
+            print(message, file=sys.stderr, flush=True)
 
 
 def run_folder(out: Path | None, data: str) -> Path:
@@ -222,7 +224,8 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
     def update(self, step: int, total: int, loss: float, rate: float, per_second: float) -> None:
         """Shows the state after a step; plain lines come every 30 seconds."""
@@ -237,6 +240,7 @@ class Terminal:
         """Prints a line above the bar."""
         self._last_line = time.monotonic()
         if self._bar is not None:
-            self._bar.console.print(message, highlight=False, markup=False)
+            with contextlib.suppress(OSError):
+                self._bar.console.print(message, highlight=False, markup=False)
         else:
             say(message)

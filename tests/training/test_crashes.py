@@ -1,16 +1,20 @@
 """Killed, out of disk, out of workers: the old state stays whole, and the run goes on from it to the same end."""
 
+import multiprocessing
 import os
 import random
 import resource
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from common.errors import UserError
 from common.training import train
+from common.training.batches import batches
 from common.training.checkpoint import load_state, read_weights
 from common.training.run import STATE, WEIGHTS
 from tests.training.helpers import MODALITIES, assert_same_state, begin, build, end, fit, processes_of, settings
@@ -89,6 +93,64 @@ def with_a_worker_that_dies(out: Path) -> None:
 
     task.batch = die
     train(model, task, settings(workers=1), out=out)
+
+
+def with_a_worker_killed_while_another_part_runs(out: Path, where: str) -> None:
+    """Trains, and one of the data workers is killed in the middle of a step, an evaluation or a save."""
+    model, task = build("pictures")
+
+    def kill_first(function: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            for worker in multiprocessing.active_children()[:1]:
+                worker.kill()
+                worker.join()  # its end has been signalled by now
+            return function(*arguments)
+
+        return wrapped
+
+    if where == "save":
+        torch.save = kill_first(torch.save)
+    elif where == "evaluation":
+        task.evaluate = kill_first(task.evaluate)
+    else:
+        task.loss = kill_first(task.loss)
+    train(model, task, settings(workers=2), out=out)
+
+
+@pytest.mark.parametrize("where", ["step", "evaluation", "save"])
+def test_a_data_worker_that_is_killed_at_any_time_is_one_line(where: str, tmp_path: Path) -> None:
+    process = begin(with_a_worker_killed_while_another_part_runs, tmp_path, where, log=tmp_path / "log")
+    assert end(process) == 2
+    lines = [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith("epoch ")]
+    assert lines == [
+        "error: a data worker died, perhaps for lack of memory; continue with --resume and fewer --workers"
+    ]
+    assert processes_of(process) == []
+    fit("pictures", tmp_path, settings(), resume=True)
+
+
+def test_batches_of_workers_need_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which a container may have too little for a single batch."""
+    _, task = build("pictures")
+    with closing(batches(task, settings(accumulate=2), 0)) as parts:
+        expected = [next(parts) for _ in range(4)]
+    shared: list[str] = []
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", lambda *_: shared.append("storage"))
+    with closing(batches(task, settings(accumulate=2, workers=2), 0)) as parts:
+        found = [next(parts) for _ in range(4)]
+    for one, other in zip(expected, found, strict=True):
+        for part, same in zip(one, other, strict=True):
+            assert len(part) == len(same)
+            assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(part, same, strict=True))
+
+
+def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", no_room)
+    with pytest.raises(UserError, match=r"cannot start 2 data workers \(No space left on device\); use --workers 0"):
+        next(batches(build("pictures")[1], settings(workers=2), 0))
 
 
 def test_a_data_worker_that_dies_ends_the_run(tmp_path: Path) -> None:
