@@ -106,12 +106,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
         eager(x, weight, bias)
-        and all(t is None or (t.dtype == torch.float32 and t.device.type == "cpu") for t in (x, weight, bias))
-        and x.dim() > 1
-        and x.numel() >= MANY * max(x.shape[-1], 1)
-        and weight.shape == (len(weight), x.shape[-1])  # torch's own reports what does not fit
-        and (bias is None or bias.shape == weight.shape[:1])
+        and x.is_cpu
+        and x.dtype is torch.float32
+        and x.numel() >= MANY * max(x.size(-1), 1)
+        and weight.is_cpu
+        and weight.dtype is torch.float32
+        and weight.dim() == 2
+        and weight.size(1) == x.size(-1)  # torch's own reports what does not fit
         and weight.numel() > 0
+        and (bias is None or (bias.is_cpu and bias.dtype is torch.float32 and bias.numel() == weight.size(0)))
+        and (bias is None or bias.dim() == 1)
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()
     )

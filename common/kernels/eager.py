@@ -18,7 +18,10 @@ def eager(*tensors: Tensor | None) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or torch._C._get_tracing_state():
         return False
-    return all(x is None or (type(x) in ORDINARY and x.layout is torch.strided and not _batched(x)) for x in tensors)
+    for x in tensors:  # a generator takes longer than the checks
+        if x is not None and (type(x) not in ORDINARY or x.layout is not torch.strided or _batched(x)):
+            return False
+    return True
 
 
 _batched = torch._C._functorch.is_legacy_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]; as gradients are with is_grads_batched=True
