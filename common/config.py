@@ -58,6 +58,8 @@ class TransformerConfig:
         for name in ("dropout", "feedforward_dropout", "attention_dropout", "drop_path"):
             if not 0.0 <= (getattr(self, name) or 0.0) < 1.0:
                 raise UserError(f"{name}={getattr(self, name)} must lie in [0, 1)")
+        if not 0.0 <= self.norm_eps < 1.0:
+            raise UserError(f"norm_eps={self.norm_eps} must lie in [0, 1)")
         if self.d_model % self.n_heads:
             raise UserError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}; choose a divisor")
         if self.attention == "restricted" and (self.radius is None or self.radius < 0):
@@ -147,5 +149,8 @@ def _tuple(kinds: tuple[Any, ...], values: Sequence[Any], name: str) -> tuple[An
 
 
 def _shown(value: Any) -> str:
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # an integer of more than 4300 digits, lists in lists
+        return f"a huge {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

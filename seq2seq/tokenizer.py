@@ -128,6 +128,14 @@ class Tokenizer:
         if not isinstance(library, str) or not isinstance(symbols, bool):
             raise UserError(f"{origin}: expected the fields library and symbols; the file is damaged")
         try:
-            return cls(Library.from_str(library), symbols)
-        except Exception:  # the library raises the bare class, and panics on some texts
+            read = Library.from_str(library)
+        except BaseException as error:  # the library raises the bare class; its panics are no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
             raise UserError(f"{origin}: the library tokenizers cannot read it; the file is damaged") from None
+        if read.padding is not None or read.truncation is not None:
+            raise UserError(f"{origin}: it pads or truncates texts, which ours never do; the file is damaged")
+        ids = sorted(read.get_vocab().values())
+        if ids != list(range(len(ids))):
+            raise UserError(f"{origin}: the ids of its {len(ids)} entries are not 0 to {len(ids) - 1}, each used once")
+        return cls(read, symbols)

@@ -4,6 +4,7 @@ never executes code."""
 import json
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from common.errors import UserError
+from common.errors import UserError, one_line
 from common.training.checks import check_tensors, digest
 from common.training.finite import check_finite_weights, json_text
 
@@ -120,6 +121,9 @@ def load_state(path: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns about pickles that are not its own
+            with zipfile.ZipFile(path) as archive:  # torch does not compare the archive's checksums
+                if name := archive.testzip():
+                    raise ValueError(f"the checksum of {name} differs")
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler may raise anything on arbitrary bytes
         # What torch says of a pickle with other objects is how to run it all the same.
@@ -187,7 +191,9 @@ def read_weights(
     if not isinstance(description, dict):
         raise UserError(f"{path} is damaged: its description is no JSON object; give the best.safetensors of a run")
     if description.get("format") != FORMAT:
-        raise UserError(f"{path} has format {description.get('format')}, this program reads format {FORMAT}")
+        raise UserError(
+            f"{path} has format {one_line(str(description.get('format')))[:60]}, this program reads format {FORMAT}"
+        )
     if kind is not None and description.get("kind") != kind:
         raise UserError(f"{path} holds a {description.get('kind')} model, this command takes a {kind} model")
     check_finite_weights(tensors, str(path))

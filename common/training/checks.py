@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, one_line
 
 
 def digest(tensors: Mapping[str, Tensor], description: str) -> str:
@@ -48,7 +48,7 @@ def check_tensors(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor],
         if name not in tensors:
             raise UserError(f"{origin} lack {name}, which the model has")
         if name not in expected:
-            raise UserError(f"{origin} have {name}, which the model lacks")
+            raise UserError(f"{origin} have {one_line(name)[:80]}, which the model lacks")
         if expected[name].shape != tensors[name].shape:
             raise UserError(
                 f"{name} is {tuple(tensors[name].shape)} in {origin}, {tuple(expected[name].shape)} in the model"

@@ -26,6 +26,8 @@ def test_a_configuration_does_not_change() -> None:
     [
         ({"d_model": 0}, "d_model=0 must be at least 1"),
         ({"n_heads": 0}, "n_heads=0 must be at least 1"),
+        ({"norm_eps": float("nan")}, r"norm_eps=nan must lie in \[0, 1\)"),
+        ({"norm_eps": -1e-5}, r"norm_eps=-1e-05 must lie in \[0, 1\)"),
         ({"d_ff": -1}, "d_ff=-1 must be at least 1"),
         ({"dropout": 1.0}, r"dropout=1.0 must lie in \[0, 1\)"),
         ({"attention_dropout": -0.1}, r"attention_dropout=-0.1 must lie in \[0, 1\)"),
@@ -81,3 +83,8 @@ def test_a_wrong_value_in_a_file_is_refused_as_ever() -> None:
 def test_restricted_attention_needs_a_radius(radius: int | None) -> None:
     with pytest.raises(UserError, match=f"got radius={radius}"):
         TransformerConfig(attention="restricted", radius=radius)
+
+
+def test_a_huge_integer_is_named() -> None:
+    with pytest.raises(UserError, match="d_model: expected int, found a huge int"):
+        from_dict(Model, {"layers": {"d_model": 10**5000}})

@@ -154,3 +154,24 @@ def test_a_vocabulary_too_large_to_hold_is_refused():
     for size in (10**6 + 1, 10**23):
         with pytest.raises(UserError, match=f"a vocabulary of {size} is too large; give at most 1,000,000"):
             Tokenizer.of_bpe(TEXTS, size)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model", {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 7}, "unk_token": "<unk>"}, "are not 0 to 1"),
+        ("model", {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 0}, "unk_token": "<unk>"}, "are not 0 to 1"),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "cannot read it"),  # a panic
+        (
+            "truncation",
+            {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 1},
+            "pads or truncates",
+        ),
+    ],
+)
+def test_a_damaged_tokenizer_is_one_line(field: str, value: object, message: str) -> None:
+    values = Tokenizer.of_words(["a b"]).to_json()
+    library = {**json.loads(str(values["library"])), field: value}
+    with pytest.raises(UserError, match=f"^here: .*{message}") as refused:
+        Tokenizer.from_json({**values, "library": json.dumps(library)}, "here")
+    assert "\n" not in str(refused.value)

@@ -232,3 +232,22 @@ def test_a_compiled_run_s_files_are_a_plain_one_s(
     )  # not compiled any more
     fit(modality, tmp_path / "plain", settings(optimizer="sgd", max_steps=2, compile=True), dropout=0.0, resume=True)
     assert len(compiled) == 2
+
+
+def test_a_flipped_bit_in_a_state_is_found(tmp_path: Path) -> None:
+    save_state(tmp_path / STATE, {"model": {"a": torch.ones(997)}})
+    content = bytearray((tmp_path / STATE).read_bytes())
+    content[content.find(torch.ones(7).numpy().tobytes()) + 1501] ^= 1
+    (tmp_path / STATE).write_bytes(content)
+    with pytest.raises(UserError, match=r"or is damaged \(.*CRC|or is damaged \(the checksum of"):
+        load_state(tmp_path / STATE)
+
+
+def test_names_and_formats_of_several_lines_are_one(tmp_path: Path) -> None:
+    save_weights(tmp_path / WEIGHTS, {"a": torch.zeros(2)}, {"kind": "vit", "format": "3\n5" * 997})
+    with pytest.raises(UserError, match="has format") as refused:
+        read_weights(tmp_path / WEIGHTS)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match="which the model lacks") as refused:
+        load_weights(nn.Identity(), {"a\nb": torch.zeros(2)})
+    assert "\n" not in str(refused.value)
