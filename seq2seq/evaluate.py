@@ -16,7 +16,7 @@ from common.training.cli import data_folder, print_json, read_options
 from common.training.command import run_command
 from common.training.examples import seen_count, seen_note
 from common.training.machine import inference_precision
-from common.training.run import say
+from common.training.run import name_note, say, weights_of
 from common.training.step import choose_device
 from seq2seq.comparison import bleu_by_length, comparison_table, length_table, paired_bootstrap
 from seq2seq.data import DATASETS, Pair, named_data, own_files, pair_hashes
@@ -27,7 +27,7 @@ from seq2seq.scores import all_scores
 from seq2seq.search import LONGEST_SOURCE, Search
 from seq2seq.text_files import read_lines, read_pairs
 from seq2seq.translation_model import for_inference
-from seq2seq.weights import is_shipped, load_seq2seq
+from seq2seq.weights import SHIPPED, is_shipped, load_seq2seq
 
 USUAL_SPLIT = {"multi30k": "test_2016_flickr"}
 """Of data sets whose test pairs are called otherwise than test."""
@@ -38,7 +38,7 @@ class Options:
     """Translate pairs with a trained model and compare with their references: a table on stderr, JSON on stdout."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: de-en."""
     data: tuple[str, ...] = ("multi30k",)
     """multi30k or toy; or a source and a target file, or one of tab-separated pairs."""
     split: str | None = None
@@ -118,6 +118,11 @@ def other_system(options: Options, sources: Sequence[str], languages: tuple[str,
 
 def run(options: Options) -> None:
     """Evaluates as the options say."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
+    if options.against is not None:
+        options = replace(options, against=weights_of(options.against, SHIPPED))
+    if len(options.data) == 1 and (note := name_note(options.data[0], DATASETS)):
+        say(note)
     if options.split is None and len(options.data) == 1 and options.data[0] in DATASETS:
         options = replace(options, split=USUAL_SPLIT.get(options.data[0], "test"))
     if options.search.n_best > 1:

@@ -1,7 +1,7 @@
 """``python -m seq2seq.export WEIGHTS DIR --to ctranslate2|onnx``: a translator for other programs to run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,11 +11,11 @@ from common import UserError
 from common.training.cli import read_options
 from common.training.command import run_command
 from common.training.export import new_folder
-from common.training.run import say
+from common.training.run import say, weights_of
 from seq2seq import ctranslate2_export, onnx_export
 from seq2seq.model import Seq2Seq
 from seq2seq.search import LONGEST, LONGEST_SOURCE
-from seq2seq.weights import Translator, load_seq2seq
+from seq2seq.weights import SHIPPED, Translator, load_seq2seq
 
 README = "README.txt"
 TOKENIZERS = ("source_tokenizer.json", "target_tokenizer.json")
@@ -33,7 +33,7 @@ class Options:
     """Write a translator as a folder that CTranslate2 or ONNX Runtime runs, with its tokenizers and a README.txt."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: de-en."""
     out: tyro.conf.Positional[Path]
     """The folder to be made."""
     to: Literal["ctranslate2", "onnx"]
@@ -81,6 +81,7 @@ def export(translator: Translator, options: Options) -> None:
 
 def run(options: Options) -> None:
     """Exports as the options say."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
     export(load_seq2seq(options.weights), options)
     say(f"everything is in {options.out}; its {README} tells how to use it")
 

@@ -4,7 +4,7 @@ Shapes: P pairs of a source and a target token of one sentence pair, E different
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from common import UserError
 from common.training.checkpoint import check_place
 from common.training.cli import data_folder, read_options
 from common.training.command import run_command
-from common.training.run import say
+from common.training.run import name_note, say, weights_of
 from seq2seq.data import DATASETS, Pair, named_data, own_files
 from seq2seq.lexicon import Lexicon, save_lexicon
 from seq2seq.multi30k import read_multi30k
 from seq2seq.text_files import read_pairs
 from seq2seq.tokenizer import PAD_ID
-from seq2seq.weights import load_seq2seq
+from seq2seq.weights import SHIPPED, load_seq2seq
 
 ITERATIONS = 5
 """Of expectation maximisation."""
@@ -33,7 +33,7 @@ class Options:
     """Write a lexicon with which seq2seq.translate and seq2seq.evaluate consider fewer words (--shortlist)."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: de-en."""
     out: tyro.conf.Positional[Path]
     """The file to write."""
     data: tuple[str, ...] = ("multi30k",)
@@ -136,6 +136,9 @@ def training_pairs(options: Options, languages: tuple[str, str]) -> list[Pair]:
 
 def run(options: Options) -> None:
     """Learns and writes a lexicon as the options say."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
+    if len(options.data) == 1 and (note := name_note(options.data[0], DATASETS)):
+        say(note)
     check_place(options.out, [options.weights, *own_files(options.data)])
     translator = load_seq2seq(options.weights)
     pairs = training_pairs(options, translator.languages)

@@ -16,13 +16,13 @@ from common.training.cli import data_folder, training_command
 from common.training.examples import trained_on
 from common.training.machine import about as about_machine
 from common.training.machine import announce, for_this_machine
-from common.training.run import METRICS, WEIGHTS, goes_on, open_run, run_folder, say
+from common.training.run import METRICS, WEIGHTS, goes_on, name_note, open_run, run_folder, say
 from common.training.seeding import derive_seed
 from common.training.step import choose_device
 from seq2seq.architectures import architecture_of, build_model, model_config
 from seq2seq.attention_picture import draw_attention
 from seq2seq.bleu_tokens import bleu_tokenizer
-from seq2seq.data import CorpusOptions, load_data, pair_hashes, shared_pairs, without_long
+from seq2seq.data import DATASETS, CorpusOptions, load_data, pair_hashes, shared_pairs, without_long
 from seq2seq.decoding import encode_texts
 from seq2seq.initial import by_init, config_for, read_initial, seen_before, with_tokenizers
 from seq2seq.search import LONGEST_SOURCE
@@ -163,6 +163,8 @@ def run(options: Options) -> None:
     resume = options.resume
     if not options.training.dry_run:
         resume = open_run(out, description, resume=options.resume, overwrite=options.overwrite)
+    if len(options.data) == 1 and (note := name_note(options.data[0], DATASETS)):
+        say(note)
     with distributed.one_per_machine_first(device):
         data = load_data(options.data, options.data_dir, options.corpus)
     seed = options.training.seed

@@ -4,7 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
@@ -16,6 +16,7 @@ from common.training.checkpoint import check_place
 from common.training.cli import read_options
 from common.training.command import run_command
 from common.training.machine import inference_precision
+from common.training.run import weights_of
 from common.training.step import choose_device
 from seq2seq.attention_picture import check_choice, draw_attention
 from seq2seq.decoding import best_ids, decode_lines, encode_texts, search_ids
@@ -23,7 +24,7 @@ from seq2seq.lexicon import load_lexicon
 from seq2seq.search import LONGEST_SOURCE, Hypothesis, Search
 from seq2seq.text_files import BYTE_ORDER_MARK, decode_line
 from seq2seq.translation_model import for_inference
-from seq2seq.weights import load_seq2seq
+from seq2seq.weights import SHIPPED, load_seq2seq
 
 AT_ONCE = 1 << 16
 """Bytes read at once; fewer where fewer have come."""
@@ -34,7 +35,7 @@ class Options:
     """Translate lines of text."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: de-en."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: de-en."""
     file: Annotated[str, tyro.conf.Positional] = "-"
     """A text file, or - for standard input."""
     scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -105,6 +106,7 @@ def ask_for_lines() -> Iterator[list[str]]:
 
 def run(options: Options) -> None:
     """Translates as the options say, to standard output."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     if options.attention is not None:

@@ -4,6 +4,7 @@ To add a data set: one reading function, one line in ``DATASETS``.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 
 from common.errors import UserError
 from common.training.examples import hashes_of
+from common.training.run import name_note
 from vit.cifar import read_cifar10, read_cifar100
 from vit.folders import read_folder
 from vit.splits import (
@@ -68,7 +70,9 @@ def load_data(
     read = DATASETS.get(str(data))
     try:
         if read is not None:
-            return read(Path(data_dir).expanduser(), seed, image_size, valid_fraction)
+            found = read(Path(data_dir).expanduser(), seed, image_size, valid_fraction)
+            note = name_note(str(data), DATASETS)
+            return found if note is None else replace(found, notes=(*found.notes, note))
         if not str(data) or not Path(data).is_dir():
             raise UserError(f"no data set '{data}': give one of {', '.join(DATASETS)}, or a folder that exists")
         return read_folder(Path(data), seed, image_size, valid_fraction, skip_bad=skip_bad, cache=cache)

@@ -16,14 +16,14 @@ from common.training.command import run_command
 from common.training.examples import seen_count, seen_note
 from common.training.fonts import fonts_for
 from common.training.machine import inference_precision
-from common.training.run import read_config, say
+from common.training.run import read_config, say, weights_of
 from common.training.step import choose_device
-from vit.data import load_data
+from vit.data import DATASETS, load_data
 from vit.metrics import Calibration, calibration, classification_figures, log_probabilities
 from vit.report import draw_confusion_matrix, draw_mistakes, draw_reliability
 from vit.scoring import TOGETHER, corrupted_accuracies, figures_with_flip, known_labels, predict_logits
 from vit.splits import PictureData, Pictures, all_pictures, hashes_in
-from vit.weights import load_vit
+from vit.weights import SHIPPED, load_vit
 
 ON_THE_SHEET = 24
 
@@ -33,7 +33,7 @@ class Options:
     """Classify the pictures of a data set and compare with their classes: a table on stderr, JSON on stdout."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: cifar10."""
     data: str = "cifar10"
     """cifar10, cifar100, digits, or a folder, whose classes the weights know by the same names."""
     split: Literal["test", "valid", "all"] = "test"
@@ -83,6 +83,7 @@ def read_data(options: Options, image_size: tuple[int, int]) -> PictureData:
 
 def run(options: Options) -> None:
     """Evaluates as the options say."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
     device = choose_device(options.device)
     use_threads(options.threads)
     loaded = load_vit(options.weights)
@@ -91,7 +92,9 @@ def run(options: Options) -> None:
     pictures: Pictures = all_pictures(data) if options.split == "all" else getattr(data, options.split)
     labels = known_labels(pictures.labels, data.classes, loaded.classes)
     total = len(data.train) + len(data.valid) + len(data.test)
-    held_out = Path(options.data).is_dir() and not (Path(options.data) / "train").is_dir()
+    held_out = (
+        options.data not in DATASETS and Path(options.data).is_dir() and not (Path(options.data) / "train").is_dir()
+    )
     if held_out and len(pictures) < total:
         say(f"{len(pictures):,} of {total:,} pictures are the {options.split} split; --split all takes every one")
     if options.out is not None:

@@ -6,7 +6,7 @@ Shapes: B batch, H and W pixels, K classes.
 import inspect
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +18,12 @@ from common.training.checkpoint import first_difference, write_json
 from common.training.cli import data_folder, read_options
 from common.training.command import run_command
 from common.training.export import new_folder, require_onnx, write_graph
-from common.training.run import say
+from common.training.run import say, weights_of
 from vit.data import Pictures, load_data
 from vit.model import ViT
 from vit.pictures import fit, grey_range, to_rgb
 from vit.quantization import Measured, measure, quantize, require_onnxruntime
-from vit.weights import LoadedViT, load_vit
+from vit.weights import SHIPPED, LoadedViT, load_vit
 
 README, TRANSFORM, ONNX, PROGRAM = "README.txt", "transform.json", "model.onnx", "model.pt2"
 FILES = {README, TRANSFORM, ONNX, PROGRAM}
@@ -35,7 +35,7 @@ class Options:
     """Write a ViT as a folder that ONNX Runtime or torch runs, with its transform, its classes and a README.txt."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: cifar10."""
     out: tyro.conf.Positional[Path]
     """The folder to be made."""
     to: Literal["onnx", "torch", "int8"]
@@ -95,6 +95,8 @@ def export(loaded: LoadedViT, options: Options) -> list[tuple[str, Measured]]:
 
 def _test_pictures(loaded: LoadedViT, data: str, data_dir: Path) -> Pictures:
     found = load_data(data, data_dir, image_size=loaded.transform.image_size)
+    for note in found.notes:
+        say(note)
     if difference := first_difference(loaded.classes, found.classes, "classes"):
         raise UserError(f"data={data} is not what the weights are for, {difference}; give pictures of their classes")
     return found.test
@@ -187,6 +189,7 @@ In this folder, with Python:
 
 def run(options: Options) -> None:
     """Exports as the options say."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
     measured = export(load_vit(options.weights), options)
     for name, figures in measured:
         print(f"{name}: {figures.accuracy:.2%} of {figures.pictures} pictures, {figures.per_second:,.0f} pictures/s, "

@@ -18,10 +18,11 @@ from common.training.checkpoint import check_place
 from common.training.cli import print_json, read_options
 from common.training.command import run_command
 from common.training.machine import inference_precision
+from common.training.run import weights_of
 from vit.listing import files_below
 from vit.metrics import log_probabilities
 from vit.pictures import is_picture
-from vit.weights import LoadedViT, load_vit
+from vit.weights import SHIPPED, LoadedViT, load_vit
 
 TOGETHER = 128
 
@@ -31,7 +32,7 @@ class Options:
     """Classify pictures."""
 
     weights: tyro.conf.Positional[Path]
-    """best.safetensors of a run, or the name of weights that come with the program: cifar10."""
+    """A run folder, its best.safetensors, or the name of weights that come with the program: cifar10."""
     pictures: tyro.conf.Positional[tuple[str, ...]]
     """Picture files, folders of them (searched below too), or - for a list of files on standard input."""
     top: int = 3
@@ -89,6 +90,7 @@ def print_bars(answers: Sequence[tuple[str, float]]) -> None:
 
 def run(options: Options) -> bool:
     """Answers for each picture; False where one could not be read."""
+    options = replace(options, weights=weights_of(options.weights, SHIPPED))
     use_threads(options.threads)
     precision = inference_precision(options.precision, torch.device("cpu"))
     loaded = load_vit(options.weights)

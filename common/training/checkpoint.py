@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=nn.Module)
 FORMAT = 1
 _METADATA_KEY, _DIGEST_KEY = "patchwords", "sha256"
+BEST = "best.safetensors"
+"""A run's best weights, in its folder."""
 
 
 PART = ".*.part"
@@ -160,7 +162,8 @@ def read_weights(
     """Reads a weights file: tensors by name, and the description.
 
     Args:
-        path: the file, or the name of one in ``shipped``, the folder of weights that came with the program.
+        path: the file, the folder of its run, or the name of one in ``shipped``, the folder of weights that came with
+            the program.
         kind: of model that is wanted.
         shipped: see path.
 
@@ -170,7 +173,7 @@ def read_weights(
     """
     names = {} if shipped is None else {file.stem: file for file in sorted(shipped.glob("*.safetensors"))}
     if not path.is_file():  # a folder of that name hides nothing
-        path = names.get(str(path), path)
+        path = names.get(str(path), path / BEST if (path / BEST).is_file() else path)
     if not path.is_file():
         more = f", or name what comes with this program: {', '.join(names)}" if names else ""
         raise UserError(f"no weights file at {path}; a run writes best.safetensors into its folder{more}")

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import torch
 
 from common.errors import UserError
 from common.training import distributed
-from common.training.checkpoint import PART, write_atomically, write_json, write_png
+from common.training.checkpoint import BEST, PART, write_atomically, write_json, write_png
 from common.training.finite import json_text
 from common.training.run_lock import hold
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STATE, WEIGHTS, CONFIG, LOG, METRICS, CURVES = (
     "last.pt",
-    "best.safetensors",
+    BEST,
     "config.json",
     "log.jsonl",
     "metrics.json",
@@ -141,6 +141,26 @@ def record_learning_rate(out: Path, rate: float) -> None:
     if config and distributed.is_main():
         config["options"].setdefault("training", {})["learning_rate"] = rate
         write_json(out / CONFIG, config)
+
+
+def weights_of(path: Path, shipped: Path) -> Path:
+    """The weights file if ``path`` is the folder of a run, else ``path`` itself.
+
+    The name of one of the ``shipped`` weights comes before a folder of that name; a line says so.
+    """
+    if not (path / WEIGHTS).is_file():
+        return path
+    if not (shipped / f"{path}.safetensors").is_file():
+        return path / WEIGHTS
+    say(f"using the weights {path} that come with the program; for those in the folder {path}, give {path / WEIGHTS}")
+    return path
+
+
+def name_note(name: str, names: Container[str]) -> str | None:
+    """A line if a data set's name is a file or folder too: which of the two is used, and how to get the other."""
+    if name not in names or not os.path.exists(name):
+        return None
+    return f"using the data set {name}; for the {'folder' if os.path.isdir(name) else 'file'} {name}, give ./{name}"
 
 
 def peak_memory(device: torch.device) -> float | None:
