@@ -15,6 +15,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from common.errors import UserError, one_line
 from common.training.checks import check_tensors, digest
@@ -203,6 +204,18 @@ def read_weights(
     return tensors, description
 
 
+class _Uninitialised(TorchFunctionMode):
+    """Leaves out torch.nn.init, which on the meta device imports torch's compiler: a second, and nothing to fill."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs.get("tensor", args[0] if args else None)
+        return func(*args, **kwargs)
+
+
 def built_for(build: Callable[[], Model], tensors: Mapping[str, Tensor], origin: str) -> Model:
     """The model that ``build`` makes, if the tensors are its own: it is built without memory for its weights first.
 
@@ -210,7 +223,7 @@ def built_for(build: Callable[[], Model], tensors: Mapping[str, Tensor], origin:
         UserError: no model can be built so, or a tensor is not the model's.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Uninitialised():
             expected = unique_state(build())
     except (RuntimeError, OverflowError, TypeError) as error:
         reason = _first_line(error)
