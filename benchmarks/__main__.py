@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from benchmarks import data_path, decoding, growth, start_up, translation_training, vit_speed
+from benchmarks.capabilities import announce
 from benchmarks.timing import print_ratios
 from common.training.cli import data_folder
 
@@ -40,6 +41,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")  # of the other libraries, here
     os.environ["PYTHONWARNINGS"] = "ignore"  # and in their own processes
     options = tyro.cli(Options)
+    announce()
     few: dict[str, Any] = {"rounds": 2} if options.quick else {}
     ratios = [
         *start_up.measure(start_up.Options(rounds=2) if options.quick else start_up.Options()),

@@ -16,6 +16,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.capabilities import announce
 from common.training.cli import data_folder
 
 NAMES = {"rnn": "RNN", "rnn_attention": "RNN + attention", "transformer": "Transformer"}
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/architectures"))
     parser.add_argument("--data-dir", type=Path, default=data_folder())
     known, more = parser.parse_known_args()
+    announce()
     known.out.mkdir(parents=True, exist_ok=True)
     runs: dict[str, dict[str, Any]] = {}
     for name in NAMES:

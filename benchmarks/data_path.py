@@ -19,6 +19,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from benchmarks.capabilities import announce, quick_ones
 from benchmarks.processes import interleaved_processes
 from benchmarks.timing import Ratio, Seconds, interleaved, print_ratios
 from common.training import TrainingConfig
@@ -29,6 +30,7 @@ from vit.splits import PictureData, Pictures, mapped
 from vit.task import ImageClassification
 
 CLASSES, SIDE = 10, 32
+PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
 AUGMENTATIONS = {
     "normalised only": AugmentConfig(crop=0, flip=False),
     "crop and flip": AugmentConfig(),
@@ -88,7 +90,7 @@ def making(task: ImageClassification) -> Callable[[], tuple[Tensor, ...]]:
 
 
 def batches(options: Options) -> list[Ratio]:
-    """Every kind of batch beside training in both precisions, one thread."""
+    """Every kind of batch compared with training in each precision that is quick here, one thread."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     n_layers, layers = SIZES[options.size]
@@ -101,7 +103,9 @@ def batches(options: Options) -> list[Ratio]:
             contenders[name] = making(task)
         task = ImageClassification(data, config, AugmentConfig(), batch_size=options.batch_size)
         batch = task.batch(0, 0, 1)
-        for precision in ("fp32", "bf16"):
+        quick = quick_ones({name: name for name in PRECISIONS})
+        precisions = [precision for precision in PRECISIONS if precision in quick]
+        for precision in precisions:
             training = TrainingConfig(precision=precision)
             stepper = Stepper(ViT(config), task, training, torch.device("cpu"))
             contenders[precision] = partial(stepper, [batch], step=0, rate=1e-3)
@@ -113,7 +117,7 @@ def batches(options: Options) -> list[Ratio]:
             f"batches: {name}", f"training {options.size} {precision}", seconds[precision] / seconds[name], options.goal
         )
         for name in AUGMENTATIONS
-        for precision in ("fp32", "bf16")
+        for precision in precisions
     ]
 
 
@@ -149,7 +153,9 @@ def measure(options: Options) -> list[Ratio]:
 
 def main() -> None:
     """The command."""
-    sys.exit(0 if print_ratios(measure(tyro.cli(Options)), "pictures on their way to the training step") else 1)
+    options = tyro.cli(Options)
+    announce()
+    sys.exit(0 if print_ratios(measure(options), "pictures on their way to the training step") else 1)
 
 
 if __name__ == "__main__":

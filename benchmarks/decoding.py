@@ -21,10 +21,12 @@ import torch
 import tyro
 from torch import Tensor
 
+from benchmarks.capabilities import announce, quick_ones
 from benchmarks.peers import TorchTranslator, marian
 from benchmarks.projection import translation_multiply_adds
 from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
+from common.kernels.processor import FEW_ROWS
 from common.training.cli import data_folder
 from seq2seq.batches import pad
 from seq2seq.beam import beam_search
@@ -40,7 +42,7 @@ from seq2seq.weights import Translator, load_seq2seq
 BATCH, LENGTH, BEAM = 64, 16, 4
 SHAPE = (BATCH, 256, 1024)  # of a step's first product in a feed-forward network, with one hypothesis a sentence
 FIXED, REAL = "fixed lengths", "real lengths"
-OURS = {"patchwords": "float32", "patchwords bfloat16": "bfloat16", "patchwords int8": "int8"}
+OURS = {"patchwords": "fp32", "patchwords bf16": "bf16", "patchwords int8": "int8"}
 MARIAN, PLAIN = "Marian", "torch.nn.Transformer, no cache"
 CTRANSLATE2 = {  # its type of numbers, and whether it decodes a batch on each thread
     "CTranslate2": ("float32", False),
@@ -198,7 +200,7 @@ def measure(options: Options) -> list[Ratio]:
     """All ratios of this comparison."""
     threads = options.threads
     ct2 = CTRANSLATE2 if threads > 1 else {n: way for n, way in CTRANSLATE2.items() if not way[1]}
-    names = (*OURS, MARIAN, *ct2, PLAIN)
+    names = (*quick_ones(OURS, FEW_ROWS), MARIAN, *ct2, PLAIN)
     tasks = [f"{way}, {kind}" for kind in (FIXED, REAL) for way in ("greedy", f"beam {BEAM}")]
     if options.weights is None:
         tasks = tasks[:2]
@@ -223,6 +225,7 @@ def measure(options: Options) -> list[Ratio]:
 def main() -> None:
     """The command."""
     options = tyro.cli(Options)
+    announce()
     reached = print_ratios(measure(options), f"decoding, {options.threads} threads")
     sys.exit(0 if reached else 1)
 

@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 import tyro
 
+from benchmarks.capabilities import announce
 from common.training import TrainingConfig, train
 from common.training.cli import data_folder, read_options
 from common.training.command import run_command
@@ -97,6 +98,7 @@ def compared(initial: Initial, data: PictureData, options: Options, seed: int) -
 
 def run(options: Options) -> None:
     """Prints a line a seed."""
+    announce()
     initial = read_initial(options.weights)
     data = load_data(options.data, options.data_dir, image_size=options.image_size or initial.config.image_size)
     for seed in range(options.seeds):

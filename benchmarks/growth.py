@@ -21,6 +21,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from benchmarks.capabilities import announce
 from benchmarks.growth_report import Curve, Measured, draw, table
 from benchmarks.projection import projection
 from benchmarks.timing import interleaved
@@ -228,7 +229,9 @@ def run(options: Options) -> str:
 
 def main() -> None:
     """The command."""
-    print(run(tyro.cli(Options)))
+    options = tyro.cli(Options)
+    announce()
+    print(run(options))
 
 
 if __name__ == "__main__":

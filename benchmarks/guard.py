@@ -16,6 +16,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
+from benchmarks.capabilities import announce
 from benchmarks.peers import TorchTranslator
 from benchmarks.timing import interleaved
 from benchmarks.translation_training import smoothed, stepping
@@ -167,6 +168,7 @@ def main() -> None:
     """The command."""
     warnings.filterwarnings("ignore")  # of torch.nn.Transformer
     options = tyro.cli(Options)
+    announce()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if options.spread is not None:

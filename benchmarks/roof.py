@@ -5,7 +5,7 @@ No model can train or answer faster than its products alone; the other compariso
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.capabilities import announce, quick_ones
 from common.inference import PackedLinear
 
 # what -> (rows, features in, features out)
@@ -35,7 +36,7 @@ TIMES = 10
 
 
 def products(rows: int, inner: int, outer: int) -> Callable[[], None]:
-    """What no model can be faster than, to be timed beside models: TIMES products of a shape, packed, float32."""
+    """What no model can be faster than, to be timed beside models: TIMES products of a shape, packed, fp32."""
     product, x = PackedLinear(torch.randn(outer, inner), None), torch.randn(rows, inner)
 
     def step() -> None:
@@ -64,21 +65,23 @@ class Options:
     """For each figure."""
 
 
-def gflops(rows: int, inner: int, outer: int, seconds: float) -> dict[str, float]:
-    """10^9 operations a second (two for a multiply-add) of x W^T: torch's product, packed weights, bfloat16, int8."""
+def gflops(rows: int, inner: int, outer: int, seconds: float, precisions: Sequence[str]) -> dict[str, float]:
+    """10^9 operations a second (two for a multiply-add) of x W^T: torch's product, packed weights, and the
+    precisions that are quick here."""
     x = torch.randn(rows, inner)
     # Several matrices in turn, as a model's layers are: one alone would stay in the fastest cache.
     weights = [torch.randn(outer, inner) for _ in range(8)]
     layers = [PackedLinear(weight, None) for weight in weights]
-    eights = [PackedLinear(weight, None, "int8") for weight in weights]
-    halves = [weight.bfloat16() for weight in weights]
-    half = x.bfloat16()
     forms: dict[str, Callable[[int], object]] = {
-        "float32": lambda i: F.linear(x, weights[i % 8]),
-        "float32, packed": lambda i: layers[i % 8](x),
-        "bfloat16": lambda i: F.linear(half, halves[i % 8]),
-        "int8": lambda i: eights[i % 8](x),
+        "fp32": lambda i: F.linear(x, weights[i % 8]),
+        "fp32, packed": lambda i: layers[i % 8](x),
     }
+    if "bf16" in precisions:
+        half, halves = x.bfloat16(), [weight.bfloat16() for weight in weights]
+        forms["bf16"] = lambda i: F.linear(half, halves[i % 8])
+    if "int8" in precisions:
+        eights = [PackedLinear(weight, None, "int8") for weight in weights]
+        forms["int8"] = lambda i: eights[i % 8](x)
     return {name: 2e-9 * rows * inner * outer / _median(form, seconds) for name, form in forms.items()}
 
 
@@ -97,12 +100,14 @@ def _median(form: Callable[[int], object], seconds: float) -> float:
 def main() -> None:
     """The command."""
     options = tyro.cli(Options)
+    announce()
+    precisions = quick_ones({name: name for name in ("bf16", "int8")})
     torch.set_num_threads(options.threads)
     table = Table(title=f"matrix products, GFLOP/s, {options.threads} threads")
-    for column in ("shape", "rows x in x out", "float32", "float32, packed", "bfloat16", "int8"):
+    for column in ("shape", "rows x in x out", "fp32", "fp32, packed", *precisions):
         table.add_column(column)
     for what, shape in SHAPES.items():
-        found = gflops(*shape, options.seconds)
+        found = gflops(*shape, options.seconds, precisions)
         table.add_row(what, " x ".join(f"{n:,}" for n in shape), *(f"{value:.0f}" for value in found.values()))
     Console(width=120).print(table)
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.capabilities import announce
+
 COMMANDS = {"digits": "vit.train", "cifar10": "vit.train", "toy": "seq2seq.train", "multi30k": "seq2seq.train"}
 
 
@@ -74,6 +76,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--data", nargs="+", default=["digits", "toy"], choices=COMMANDS)
     known, more = parser.parse_known_args()
+    announce()
     known.out.mkdir(parents=True, exist_ok=True)
     runs = {data: {n: train(data, n, known.out / f"{data}-{n}", more) for n in known.processes} for data in known.data}
     (known.out / "scaling.md").write_text(table(runs))

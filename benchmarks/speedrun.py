@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.capabilities import announce
 from common.training.checkpoint import write_png
 from common.training.cli import data_folder, read_options
 from common.training.command import run_command
@@ -161,6 +162,7 @@ def draw(path: Path, runs: Sequence[Run]) -> None:
 
 def run(options: Options) -> None:
     """Runs what is missing, the shortest first, and prints the table."""
+    announce()
     options.out.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from benchmarks.capabilities import announce
 from common.training import TrainingConfig
 from common.training.checkpoint import load_state, save_state, write_json
 from common.training.cli import data_folder, read_options
@@ -151,6 +152,7 @@ class Baseline:
 
 def run(options: Options) -> None:
     """Trains, or goes on, until the minutes are over."""
+    announce()
     options.out.mkdir(parents=True, exist_ok=True)
     if (options.out / METRICS).exists():
         say(f"the baseline in {options.out} is finished")

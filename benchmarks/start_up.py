@@ -11,6 +11,7 @@ from typing import Literal
 
 import tyro
 
+from benchmarks.capabilities import announce
 from benchmarks.processes import interleaved_processes
 from benchmarks.timing import Seconds, print_ratios
 
@@ -52,6 +53,7 @@ def measure(options: Options) -> list[Seconds]:
 def main() -> None:
     """The command."""
     options = tyro.cli(Options)
+    announce()
     sys.exit(0 if print_ratios(measure(options), f"start-up, {options.clock}") else 1)
 
 

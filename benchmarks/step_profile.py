@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 import tyro
 
+from benchmarks.capabilities import announce, quick_ones
 from benchmarks.timing import in_processes
 from common.training.memory import tune_memory
 from vit.model import SIZES, ViT, ViTConfig
@@ -87,8 +88,10 @@ def shares(step: Callable[[], object], repetitions: int = 4) -> dict[str, float]
 def main() -> None:
     """The command."""
     options = tyro.cli(Options)
+    announce()
+    precisions = quick_ones({name: name for name in PRECISIONS})
     contenders = {name: partial(steps, options, name == "tuned") for name in ("untuned", "tuned")}
-    found = in_processes(contenders, dict.fromkeys(PRECISIONS, options.rounds), clock=time.process_time)
+    found = in_processes(contenders, dict.fromkeys(precisions, options.rounds), clock=time.process_time)
     own = steps(options, tuned=True)
     for precision, timings in found.items():
         told = ", ".join(f"{name} {one.seconds:.3f} s ({one.peak_mb:.0f} MB)" for name, one in timings.items())

@@ -22,6 +22,7 @@ from rich.table import Table
 
 import seq2seq.train
 import vit.train
+from benchmarks.capabilities import announce
 from common.training import evaluation, loop, state
 from common.training.cli import parse_options
 from common.training.run import Terminal
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["digits", "toy"], help="digits, cifar10, cifar100, toy, multi30k")
     parser.add_argument("--evaluations", type=int, default=2, help="length of each run")
     known, more = parser.parse_known_args()
+    announce()
     os.environ["TTY_COMPATIBLE"] = "1"  # the bar is drawn even where the output is no terminal
     table = Table(title=f"share of the training time, {torch.get_num_threads()} threads")
     for column in ("data", "part", "calls", "ms a call", "seconds", "share of the steps"):

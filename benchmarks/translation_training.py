@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
+from benchmarks.capabilities import announce, quick_ones
 from benchmarks.peers import TorchTranslator, marian
 from benchmarks.projection import translation_multiply_adds
 from benchmarks.roof import LIMIT, limit, products
@@ -23,7 +24,7 @@ from common.training.memory import tune_memory
 from seq2seq.model import SIZES, Seq2Seq, Seq2SeqConfig
 
 WORDS, SENTENCES, LENGTH, SMOOTHING = 8000, 256, 16, 0.1
-OURS, HALF, PEERS = "patchwords", "patchwords, bfloat16", ("torch.nn.Transformer", "Marian", "x-transformers")
+OURS, HALF, PEERS = "patchwords", "patchwords, bf16", ("torch.nn.Transformer", "Marian", "x-transformers")
 TASK = "training step of a translator"
 SHAPE = (SENTENCES * LENGTH, 256, 1024)  # of a feed-forward network's first product
 
@@ -117,7 +118,8 @@ def contender(name: str, threads: int) -> dict[str, Callable[[], None]]:
 
 def measure(options: Options) -> list[Ratio]:
     """Our speed and memory beside each."""
-    contenders = {name: partial(contender, name, options.threads) for name in (OURS, HALF, *PEERS)}
+    ours = quick_ones({OURS: "fp32", HALF: "bf16"})
+    contenders = {name: partial(contender, name, options.threads) for name in (*ours, *PEERS)}
     timings = in_processes(contenders, {LIMIT: options.rounds, TASK: options.rounds})
     most, found = limit(timings[LIMIT][OURS].seconds, *SHAPE), timings[TASK]
     n_layers, layers = SIZES["small"]
@@ -129,18 +131,18 @@ def measure(options: Options) -> list[Ratio]:
         for name, one in found.items()
     )
     print(f"target tokens/s: {', '.join(told)}", flush=True)
-    ours = found[OURS]
-    ratios = [Ratio(TASK, name, found[name].seconds / ours.seconds, options.goal) for name in PEERS]
+    base = found[OURS]
     return [
-        *ratios,
-        Ratio(TASK, HALF, found[HALF].seconds / ours.seconds),
-        *(Ratio("memory of training", name, found[name].peak_mb / ours.peak_mb, 1.0) for name in PEERS),
+        *(Ratio(TASK, name, found[name].seconds / base.seconds, options.goal) for name in PEERS),
+        *(Ratio(TASK, name, found[name].seconds / base.seconds) for name in ours if name != OURS),
+        *(Ratio("memory of training", name, found[name].peak_mb / base.peak_mb, 1.0) for name in PEERS),
     ]
 
 
 def main() -> None:
     """The command."""
     options = tyro.cli(Options)
+    announce()
     sys.exit(0 if print_ratios(measure(options), f"training a translator, {options.threads} threads") else 1)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.capabilities import announce
 from common import UserError
 from common.training.cli import read_options
 from common.training.command import run_command
@@ -97,6 +98,7 @@ def table(found: dict[str, list[dict[str, float]]]) -> str:
 
 def run(options: Options) -> None:
     """Runs what is missing and prints the table."""
+    announce()
     for row in options.rows:
         if row not in ROWS:
             raise UserError(f"unknown row {row!r}; choose from: {'; '.join(ROWS)}")

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
+from benchmarks.capabilities import announce
 from benchmarks.roof import LIMIT, limit, products
 from benchmarks.timing import Ratio, in_processes, print_ratios
 from common import packed
@@ -189,6 +190,7 @@ def measure(options: Options) -> list[Ratio]:
 def main() -> None:
     """The command."""
     options = tyro.cli(Options)
+    announce()
     title = f"{options.size}, batch {options.batch_size}, {options.threads} threads"
     sys.exit(0 if print_ratios(measure(options), title) else 1)
 
