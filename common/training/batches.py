@@ -65,7 +65,7 @@ def batches(task: Task, config: TrainingConfig, first_step: int) -> Iterator[lis
         _Parts(task, config.accumulate),
         sampler=itertools.count(first_step * config.accumulate),  # pyright: ignore[reportArgumentType]
         batch_size=None,
-        collate_fn=_Arrays if config.workers else None,
+        collate_fn=_Arrays if config.workers else None,  # pyright: ignore[reportArgumentType]
         num_workers=config.workers,
         worker_init_fn=ignore_in_worker if config.workers else None,
         pin_memory=torch.cuda.is_available() and config.workers > 0,
@@ -86,8 +86,10 @@ def batches(task: Task, config: TrainingConfig, first_step: int) -> Iterator[lis
 def _end(parts: Any) -> None:
     """Ends the workers, within seconds even if they hang in a read, or were killed in the middle of a message."""
     workers, died = parts._workers, getattr(signal, "SIGCHLD", None)
-    main = died is not None and threading.current_thread() is threading.main_thread()
-    before = signal.signal(died, signal.SIG_DFL) if main else None  # torch's handler raises if a worker is killed
+    in_main = threading.current_thread() is threading.main_thread()
+    before = (
+        signal.signal(died, signal.SIG_DFL) if died and in_main else None
+    )  # torch's handler raises if a worker is killed
     ending = threading.Thread(target=parts._shutdown_workers, daemon=True)
     try:
         ending.start()
@@ -96,7 +98,7 @@ def _end(parts: Any) -> None:
         for worker in workers:  # they ignore the SIGTERM that torch sends them
             worker.kill()
         ending.join(PATIENCE)
-        if main:
+        if died and in_main:
             signal.signal(died, before)
 
 

@@ -132,11 +132,11 @@ def test_a_data_worker_that_is_killed_at_any_time_is_one_line(where: str, tmp_pa
 def test_batches_of_workers_need_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which a container may have too little for a single batch."""
     _, task = build("pictures")
-    with closing(batches(task, settings(accumulate=2), 0)) as parts:
+    with closing(batches(task, settings(accumulate=2), 0)) as parts:  # pyright: ignore[reportArgumentType]
         expected = [next(parts) for _ in range(4)]
     shared: list[str] = []
     monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", lambda *_: shared.append("storage"))
-    with closing(batches(task, settings(accumulate=2, workers=2), 0)) as parts:
+    with closing(batches(task, settings(accumulate=2, workers=2), 0)) as parts:  # pyright: ignore[reportArgumentType]
         found = [next(parts) for _ in range(4)]
     for one, other in zip(expected, found, strict=True):
         for part, same in zip(one, other, strict=True):
