@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from common.dropout import dropout as drop
 from common.errors import UserError
-from common.kernels.eager import eager, transformed
+from common.kernels.eager import ordinary, transformed
 from common.kv_cache import KVCache
 from common.linear import Linear, part
 from common.masks import distance, visible_keys
@@ -40,7 +40,7 @@ def fused_attention(
         (B, H, Tq, K).
     """
     trains = q.requires_grad or dropout > 0.0
-    if transformed() or (eager(q, k, v) and q.device.type == "cpu" and _is_short(q, k, trains)):
+    if transformed() or (ordinary(q, k, v) and q.device.type == "cpu" and _is_short(q, k, trains)):
         return explicit_attention(q, k, v, mask, dropout, scale)[0]
     if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16) and trains:
         # The kernel's backward pass in half precision takes three times as long as in fp32 on a CPU.
@@ -74,7 +74,9 @@ def attend(scores: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tu
         # The mask is smaller than the scores; adding it costs a fifth of filling them on a CPU.
         scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, float("-inf"))
     weights = torch.softmax(scores, dim=-1).to(v.dtype)  # half precision is summed in float32
-    if dead is not None and (dead.device.type != "cpu" or not eager(dead) or dead.any()):  # to look is cheap on a CPU
+    if dead is not None and (
+        dead.device.type != "cpu" or not ordinary(dead) or dead.any()
+    ):  # to look is cheap on a CPU
         weights = weights.masked_fill(dead, 0.0)
     return (drop(weights, dropout) if dropout else weights) @ v, weights
 

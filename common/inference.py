@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import UserError
-from common.kernels.eager import eager
+from common.kernels.eager import ordinary
 from common.kernels.precision import known_precision
 from common.kernels.processor import FEW_ROWS, int8_sums_are_exact
 from common.linear import Activation, PartialLinear, is_linear
@@ -51,7 +51,7 @@ class PackedLinear(PartialLinear):
         return PackedLinear(self.weight.index_select(0, which), bias, self.precision)
 
     def _product(self, x: Tensor, first: int, last: int, activation: str) -> Tensor:
-        if self.precision != "int8" and (not eager(x) or (x.requires_grad and torch.is_grad_enabled())):
+        if self.precision != "int8" and (not ordinary(x) or (x.requires_grad and torch.is_grad_enabled())):
             return APPLIED[activation](self._by_torch(x, first, last))
         product = self._parts.get((first, last))
         if product is None:

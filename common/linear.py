@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from common.kernels.eager import eager
 
@@ -88,9 +87,12 @@ def _is_partial(layer: nn.Module) -> bool:
 
 
 def _only_forward(layer: nn.Module) -> bool:
-    """Whether calling a module runs its class's ``forward`` alone: no hooks, no forward set on the object."""
+    """Whether calling a module runs its class's ``forward`` alone: no hooks of its own, no forward set on the object.
+
+    Hooks for all modules, as FLOP counters set them, do not count: what they see must be what is computed.
+    """
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return not (hooks or "forward" in layer.__dict__ or _has_any_global_hook())
+    return not (hooks or "forward" in layer.__dict__)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

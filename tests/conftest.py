@@ -4,17 +4,22 @@ PATCHWORDS_TEST_THREADS runs the tests of what depends on the processor with mor
 """
 
 import os
-
-os.environ.setdefault(
-    "OMP_NUM_THREADS", os.environ.get("PATCHWORDS_TEST_THREADS", "1")
-)  # commands started by tests too
+import signal
 
 import pytest
 import torch
 
 from common.kernels import processor
 
-torch.set_num_threads(int(os.environ.get("PATCHWORDS_TEST_THREADS", "1")))
+THREADS = os.environ.get("PATCHWORDS_TEST_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", THREADS)  # of the commands that tests start
+torch.set_num_threads(int(THREADS))
+
+# In the background and under nohup these signals are ignored, and every process that a test starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

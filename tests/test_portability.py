@@ -31,7 +31,7 @@ for name in ("resource", "fcntl", "termios", "pwd", "grp"):
 for name in ("sched_getaffinity", "fork", "forkpty", "getuid", "geteuid", "getloadavg", "sysconf", "killpg", "getpgid",
              "statvfs", "O_DIRECTORY"):
     delattr(os, name)
-for name in ("SIGHUP", "SIGKILL", "SIGPIPE", "SIGUSR1", "SIGALRM"):
+for name in ("SIGHUP", "SIGPIPE", "SIGUSR1", "SIGALRM"):
     delattr(signal, name)
 multiprocessing.set_start_method("spawn")
 """

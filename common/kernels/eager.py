@@ -10,13 +10,21 @@ ORDINARY = (Tensor, nn.Parameter)
 def eager(*tensors: Tensor | None) -> bool:
     """Whether nothing but autograd watches operations on these tensors.
 
-    False while compiling, exporting or tracing, inside ``torch.func`` transforms and forward-mode differentiation,
-    under modes that intercept operations (FLOP counters, fake tensors), and for subclasses and sparse tensors: only
-    torch's own functions are defined there. Ask before any size, since an export would fix the answer for that size.
+    False where ``ordinary`` is, and under modes that intercept operations (FLOP counters, fake tensors): they know
+    torch's own functions only.
     """
-    if torch.compiler.is_compiling() or transformed():
+    if not ordinary(*tensors):  # first: a compiler cannot trace the stacks of modes
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or torch._C._get_tracing_state():
+    return not (torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+
+
+def ordinary(*tensors: Tensor | None) -> bool:
+    """Whether these tensors hold numbers that are computed now.
+
+    False while compiling, exporting or tracing, inside ``torch.func`` transforms and forward-mode differentiation, and
+    for subclasses and sparse tensors. Ask before any size, since an export would fix the answer for that size.
+    """
+    if torch.compiler.is_compiling() or transformed() or torch._C._get_tracing_state():
         return False
     for x in tensors:  # a generator takes longer than the checks
         if x is not None and (type(x) not in ORDINARY or x.layout is not torch.strided or _batched(x)):

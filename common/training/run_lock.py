@@ -8,10 +8,13 @@ import os
 import platform
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that this system has no flock, which is dealt with below
+    from filelock import FileLock, Timeout
 
 from common.errors import UserError
 from common.training.finite import json_text

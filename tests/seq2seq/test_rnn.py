@@ -17,7 +17,7 @@ from seq2seq.decoding import greedy
 from seq2seq.rnn import RNN, RNNConfig
 from seq2seq.search import Search
 from seq2seq.task import Translation
-from seq2seq.tokenizer import PAD_ID
+from seq2seq.tokenizer import PAD_ID, Tokenizer
 from seq2seq.train import main as train
 from seq2seq.translation_model import TIES
 from seq2seq.weights import load_seq2seq
@@ -219,7 +219,9 @@ def test_a_weights_file_names_its_architecture(toy, tmp_path):
     path = tmp_path / "w.safetensors"
     model = tiny_model("all")
     task = Translation(toy, model.config, batch_tokens=256)
-    description = {**task.description}
+    words = Tokenizer.of_words(f"w{i}" for i in range(JOINT - 4))  # and padding, unknown, start, end
+    tokenizers = {f"{side}_tokenizer": words.to_json() for side in ("source", "target")}
+    description = {**task.description, **tokenizers}
     assert description.pop("architecture") == "transformer"
     save_weights(path, unique_state(model), description)  # as it was before there were several
     loaded = load_seq2seq(path).model.state_dict()
@@ -234,7 +236,7 @@ def test_a_weights_file_names_its_architecture(toy, tmp_path):
     model = tiny_rnn(True, "all")
     description = Translation(toy, model.config, batch_tokens=256, architecture="rnn").description
     description["config"]["attention"] = False
-    save_weights(path, unique_state(model), description)
+    save_weights(path, unique_state(model), {**description, **tokenizers})
     with pytest.raises(UserError, match=r"decoder.cell.bias_hh, which the model lacks"):
         load_seq2seq(path)
 
