@@ -1,8 +1,11 @@
 """Which processor a comparison ran on, and which of its rows are left out because they are slow there."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from common.kernels import processor
+
+Name = TypeVar("Name", bound=str)
 
 
 def announce() -> None:
@@ -27,7 +30,7 @@ def why_slow(precision: str, rows: int = processor.ROWS) -> str | None:
     return None
 
 
-def quick_ones(precisions: Mapping[str, str], rows: int = processor.ROWS) -> list[str]:
+def quick_ones(precisions: Mapping[Name, str], rows: int = processor.ROWS) -> list[Name]:
     """The names whose precision is quick here; prints a line with the reason for each of the others.
 
     Args:

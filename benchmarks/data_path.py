@@ -103,8 +103,7 @@ def batches(options: Options) -> list[Ratio]:
             contenders[name] = making(task)
         task = ImageClassification(data, config, AugmentConfig(), batch_size=options.batch_size)
         batch = task.batch(0, 0, 1)
-        quick = quick_ones({name: name for name in PRECISIONS})
-        precisions = [precision for precision in PRECISIONS if precision in quick]
+        precisions = quick_ones({name: name for name in PRECISIONS})
         for precision in precisions:
             training = TrainingConfig(precision=precision)
             stepper = Stepper(ViT(config), task, training, torch.device("cpu"))
