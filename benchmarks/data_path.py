@@ -30,7 +30,7 @@ from vit.splits import PictureData, Pictures, mapped
 from vit.task import ImageClassification
 
 CLASSES, SIDE = 10, 32
-PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
+PRECISIONS: dict[Literal["fp32", "bf16"], str] = {"fp32": "fp32", "bf16": "bf16"}
 AUGMENTATIONS = {
     "normalised only": AugmentConfig(crop=0, flip=False),
     "crop and flip": AugmentConfig(),
@@ -103,7 +103,7 @@ def batches(options: Options) -> list[Ratio]:
             contenders[name] = making(task)
         task = ImageClassification(data, config, AugmentConfig(), batch_size=options.batch_size)
         batch = task.batch(0, 0, 1)
-        precisions = quick_ones({name: name for name in PRECISIONS})
+        precisions = quick_ones(PRECISIONS)
         for precision in precisions:
             training = TrainingConfig(precision=precision)
             stepper = Stepper(ViT(config), task, training, torch.device("cpu"))
